@@ -1,0 +1,1 @@
+"""Dataclass schemas of the built-ins and of a run; no torch."""
