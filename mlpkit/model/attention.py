@@ -1,0 +1,145 @@
+"""RMSNorm, rotary positions, and attention with grouped-query heads and optional qk-norm."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from mlpkit.model.cache import LayerCache
+from mlpkit.sizing import check_heads
+
+Rotary = tuple[Tensor, Tensor]  # cosine and sine, each (B or 1, 1, S, head_dim / 2)
+
+
+class RMSNorm(nn.Module):
+    """Divides by the root mean square and scales (Zhang and Sennrich 2019, arXiv:1910.07467).
+
+    Args:
+        size: Length of the last axis.
+        eps: Added to the mean square.
+    """
+
+    def __init__(self, *, size: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., size) -> (..., size), in x's dtype."""
+        # bfloat16 keeps 8 bits: a mean of squares in it is off by up to 0.4 %. Rounding before
+        # the scale, not after, is what Llama does, so bfloat16 checkpoints agree to the bit.
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return normed.to(x.dtype) * self.weight.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Size and eps, as torch prints them."""
+        return f"{self.weight.numel()}, eps={self.eps}"
+
+
+def rotary_table(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> Rotary:
+    """Angles of rotary positions (Su et al. 2021, arXiv:2104.09864).
+
+    Computed on every forward, for B·S·head_dim/2 elements against the model's far more: there
+    is no longest sequence, and no buffer that ``.to(bfloat16)`` rounds, that a state dict
+    carries, or that stays empty after the meta device.
+
+    Args:
+        positions: (B or 1, S) integers.
+        head_dim: Size of a head, even.
+        theta: The longest wavelength is about 2π·theta positions.
+        dtype: The model's; angles are in at least float32 whatever it is.
+
+    Returns:
+        Cosine and sine, each (B or 1, 1, S, head_dim / 2).
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    steps = torch.arange(0, head_dim, 2, dtype=wide, device=positions.device) / head_dim
+    angles = rearrange(positions, "B S -> B 1 S 1").to(wide) / theta**steps
+    return angles.cos(), angles.sin()  # (B or 1, 1, S, head_dim / 2)
+
+
+def rotate(x: Tensor, rotary: Rotary) -> Tensor:
+    """Turns pair (i, i + D/2) of each head by its position's angle: (B, heads, S, D), same out."""
+    cos, sin = rotary
+    first, second = x.to(cos.dtype).chunk(2, dim=-1)  # (B, heads, S, D / 2)
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat(turned, dim=-1).to(x.dtype)  # (B, heads, S, D)
+
+
+class Attention(nn.Module):
+    """Causal self-attention; queries share key/value heads (Ainslie et al. 2023, arXiv:2305.13245).
+
+    Args:
+        hidden_size: Width of the model.
+        num_attention_heads: Query heads.
+        num_key_value_heads: Key and value heads; a divisor of the query heads.
+        head_dim: Size of a head, even; None: hidden_size / num_attention_heads.
+        qk_norm: Whether each head's queries and keys pass an RMSNorm, as in Qwen3.
+        norm_eps: The eps of those norms.
+
+    Raises:
+        ModelShapeError: The sizes do not fit together.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_attention_heads: int,
+        num_key_value_heads: int,
+        head_dim: int | None = None,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.head_dim = check_heads(
+            hidden_size=hidden_size,
+            num_attention_heads=num_attention_heads,
+            num_key_value_heads=num_key_value_heads,
+            head_dim=head_dim,
+        )
+        self.grouped = num_key_value_heads != num_attention_heads
+        query_size = num_attention_heads * self.head_dim
+        key_size = num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(hidden_size, query_size, bias=False)
+        self.k_proj = nn.Linear(hidden_size, key_size, bias=False)
+        self.v_proj = nn.Linear(hidden_size, key_size, bias=False)
+        self.o_proj = nn.Linear(query_size, hidden_size, bias=False)
+        self.q_norm = RMSNorm(size=self.head_dim, eps=norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(size=self.head_dim, eps=norm_eps) if qk_norm else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Rotary,
+        visible: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Lets each position gather from the visible ones.
+
+        Args:
+            x: (B, S, H).
+            rotary: Cosine and sine for the S positions.
+            visible: (B or 1, 1, S, all keys) bool, True where a query sees a key; None: causal
+                over S without a past, and everything for one token after a past.
+            cache: Keys and values of the past, to which those of x are added.
+
+        Returns:
+            (B, S, H).
+        """
+        split, size = "B S (heads D) -> B heads S D", self.head_dim
+        q = rotate(self.q_norm(rearrange(self.q_proj(x), split, D=size)), rotary)
+        k = rotate(self.k_norm(rearrange(self.k_proj(x), split, D=size)), rotary)
+        v = rearrange(self.v_proj(x), split, D=size)
+        # is_causal lines up the first query with the first key: right only without a past.
+        causal = visible is None and (cache is None or not cache.length)
+        if cache is not None:
+            k, v = cache.append(k, v)  # (B, heads, past + S, D)
+        gathered = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, is_causal=causal, enable_gqa=self.grouped
+        )
+        out: Tensor = self.o_proj(rearrange(gathered, "B heads S D -> B S (heads D)"))
+        return out
