@@ -61,6 +61,32 @@ def rotary_table(positions: Tensor, head_dim: int, theta: float, dtype: torch.dt
     return angles.cos(), angles.sin()  # (B or 1, 1, S, head_dim / 2)
 
 
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, causal: bool, grouped: bool
+) -> Tensor:
+    """The weighted sum of values, (B, heads, S, D), by torch's fused kernels.
+
+    On a CPU it is computed in float32 at least: torch's bf16 kernel there took four times as long
+    (B 32, S 128, D 32, forward and backward: 60 against 16 ms).
+    """
+    dtype = v.dtype
+    if q.device.type != "cpu":
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, is_causal=causal, enable_gqa=grouped
+        )
+    wide = torch.promote_types(dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):  # it would cast to bf16 again
+        out = F.scaled_dot_product_attention(
+            q.to(wide),
+            k.to(wide),
+            v.to(wide),
+            attn_mask=visible,
+            is_causal=causal,
+            enable_gqa=grouped,
+        )
+    return out.to(dtype)
+
+
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     """Turns pair (i, i + D/2) of each head by its position's angle: (B, heads, S, D), same out."""
     cos, sin = rotary
@@ -138,8 +164,6 @@ class Attention(nn.Module):
         causal = visible is None and (cache is None or not cache.length)
         if cache is not None:
             k, v = cache.append(k, v)  # (B, heads, past + S, D)
-        gathered = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, is_causal=causal, enable_gqa=self.grouped
-        )
+        gathered = attend(q, k, v, visible, causal, self.grouped)
         out: Tensor = self.o_proj(rearrange(gathered, "B heads S D -> B S (heads D)"))
         return out

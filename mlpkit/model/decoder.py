@@ -12,7 +12,6 @@ from mlpkit.model.attention import Attention, RMSNorm, Rotary, rotary_table
 from mlpkit.model.cache import KVCache, LayerCache
 from mlpkit.sizing import ModelShapeError
 
-EMBEDDING_STD = 0.02  # GPT-2's; tied, it starts the logits near zero (std 0.02·√H)
 
 
 class Block(nn.Module):
@@ -93,7 +92,9 @@ class Decoder(nn.Module):
         self.head_dim = head_dim
         self.rope_theta = rope_theta
         self.embed_tokens = nn.Embedding(vocab_size, hidden_size)
-        nn.init.normal_(self.embed_tokens.weight, std=EMBEDDING_STD)
+        # As large as what the blocks add, so that they do not drown the token; tied, logits start
+        # with std 1. At H 128 after 250 steps: 2.59 bits per byte, with GPT-2's 0.02 still 3.46.
+        nn.init.normal_(self.embed_tokens.weight, std=hidden_size**-0.5)
         self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(size=hidden_size, eps=norm_eps)
         # Drawn last: tied and untied models of one seed share the embedding's initial values.

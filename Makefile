@@ -1,0 +1,38 @@
+# Everything on a fresh machine with Python ≥ 3.11, make and git: `make train`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
+
+.PHONY: train test lint bench docs clean
+
+train: $(VENV)/.train  ## train the default model on real text; ARGS="ffn=gated training=quick" changes it
+	$(BIN)/mlpkit train $(ARGS)
+
+test: $(VENV)/.test lint  ## every check of the default tier
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.test  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test  ## side-by-side speed
+	$(BIN)/python benchmarks/ffn.py $(ARGS)
+
+docs: $(VENV)/.test  ## what the documentation promises, run
+	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
+clean:  ## removes the environment and caches, never a run
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) -e ".[report]"
+	touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) -e ".[test]"
+	touch $@

@@ -1,0 +1,1 @@
+"""The shipped configuration; Hydra looks for a package here."""

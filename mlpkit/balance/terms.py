@@ -1,0 +1,173 @@
+"""Balance terms over one layer's routing: z-loss, importance CV², L1 and entropy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from mlpkit.routing import Routing
+
+OVER_LAYERS = ("mean", "sum", "pooled")
+
+
+class BalanceError(ValueError):
+    """Options of a balance term or bias rule that do not fit."""
+
+    exit_code = 2
+
+
+class BalanceTerm(ABC):
+    """A scalar that is added to the task loss, times its coefficient.
+
+    Args:
+        coefficient: The factor; 0 switches the term off.
+        over_layers: How a model's layers become one number: "mean", "sum", or "pooled": the
+            term of all layers' tokens at once, which cannot see that layers collapse onto
+            different experts.
+
+    Raises:
+        BalanceError: ``over_layers`` is none of the three.
+    """
+
+    def __init__(self, *, coefficient: float, over_layers: str = "mean") -> None:
+        one_of("over_layers", over_layers, OVER_LAYERS)
+        self.coefficient = coefficient
+        self.over_layers = over_layers
+
+    @abstractmethod
+    def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
+        """The term, without coefficient.
+
+        Args:
+            routing: One layer's routing of T tokens.
+            mask: (T,) bool, True for a real token; None: all are.
+
+        Returns:
+            A scalar, at least float32; 0 without real tokens.
+        """
+
+
+@final
+class ZLoss(BalanceTerm):
+    """Keeps logits small: mean over tokens of logsumexp(z)² (Zoph 2022, arXiv:2202.08906).
+
+    E equal logits of 0 give log(E)².
+
+    Args:
+        coefficient: The factor.
+        over_layers: "mean", "sum" or "pooled".
+    """
+
+    def __init__(self, *, coefficient: float = 0.001, over_layers: str = "mean") -> None:
+        super().__init__(coefficient=coefficient, over_layers=over_layers)
+
+    def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
+        """The mean squared log-partition of the real tokens."""
+        return token_mean(routing.logits.logsumexp(-1).square(), mask)
+
+
+@final
+class ImportanceCV(BalanceTerm):
+    """Squared coefficient of variation of the experts' importance (Shazeer 2017, arXiv:1701.06538).
+
+    Importance is the sum of an expert's weights over the tokens. 0 where all are equal; E - 1
+    where one expert has everything.
+
+    Args:
+        coefficient: The factor.
+        over_layers: "mean", "sum" or "pooled".
+    """
+
+    def __init__(self, *, coefficient: float = 0.01, over_layers: str = "mean") -> None:
+        super().__init__(coefficient=coefficient, over_layers=over_layers)
+
+    def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
+        """Population variance over squared mean of the summed weights."""
+        shape = (routing.num_tokens, routing.num_experts)
+        cell = routing.token * routing.num_experts + routing.expert
+        # Every (token, expert) occurs once: a scatter, unlike a scatter_add, is deterministic.
+        empty = routing.weight.new_zeros(shape[0] * shape[1])
+        dense = empty.scatter(0, cell, routing.weight).view(shape)  # (T, E)
+        importance = (dense if mask is None else dense * mask.unsqueeze(-1)).sum(0)  # (E,)
+        square = importance.mean().square()
+        return importance.var(unbiased=False) / square.masked_fill(square == 0, 1.0)
+
+
+@final
+class L1(BalanceTerm):
+    """Sparsity of scores that may be zero: mean over tokens of Σ|s| (ReMoE, arXiv:2412.14711).
+
+    Constant for softmax, whose scores sum to 1.
+
+    Args:
+        coefficient: The factor.
+        over_layers: "mean", "sum" or "pooled".
+    """
+
+    def __init__(self, *, coefficient: float = 0.01, over_layers: str = "mean") -> None:
+        super().__init__(coefficient=coefficient, over_layers=over_layers)
+
+    def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
+        """The mean L1 norm of the real tokens' scores."""
+        return token_mean(routing.scores.abs().sum(-1), mask)
+
+
+@final
+class Entropy(BalanceTerm):
+    """Mean entropy, in nats, of a token's normalised scores: 0 is certain, log E undecided.
+
+    A positive coefficient makes the router decide, a negative one keeps it open.
+
+    Args:
+        coefficient: The factor.
+        over_layers: "mean", "sum" or "pooled".
+    """
+
+    def __init__(self, *, coefficient: float = 0.001, over_layers: str = "mean") -> None:
+        super().__init__(coefficient=coefficient, over_layers=over_layers)
+
+    def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
+        """The mean entropy of the real tokens."""
+        share = shares(routing.scores)
+        # log of 0 is cut off before it meets its factor 0, in the gradient too.
+        log = share.clamp(min=torch.finfo(share.dtype).tiny).log()
+        return token_mean(-(share * log).sum(-1), mask)
+
+
+def shares(scores: Tensor) -> Tensor:
+    """Scores that sum to 1 per token, with gradient.
+
+    No epsilon stands in the denominator: with one, tiny sigmoid scores would lower a balance
+    term below its floor without balancing anything.
+
+    Args:
+        scores: (T, E); a negative score counts as none.
+
+    Returns:
+        (T, E); a token without any score is shared evenly.
+    """
+    positive = scores.clamp(min=0)
+    total = positive.sum(-1, keepdim=True)
+    nothing = total == 0
+    even = torch.full_like(positive, 1 / positive.shape[-1])
+    return torch.where(nothing, even, positive / total.masked_fill(nothing, 1.0))
+
+
+def token_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of (T,) values over the real tokens; 0 where there are none."""
+    if mask is None:
+        return values.sum() / max(values.numel(), 1)
+    return (values * mask).sum() / mask.sum().clamp(min=1)
+
+
+def one_of(option: str, value: str, words: tuple[str, ...]) -> None:
+    """Refuses an option's value that is none of its words.
+
+    Raises:
+        BalanceError: It is none of them.
+    """
+    if value not in words:
+        raise BalanceError(f"{option}={value!r}; choose one of {', '.join(words)}")

@@ -1,0 +1,94 @@
+"""The program ``mlpkit``: verbs, exit codes, one message for what goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from mlpkit import __version__
+
+# verb → (module, one line); the modules are imported when their verb is used
+VERBS = {
+    "train": ("mlpkit.cli.train", "train a model, or with -m a sweep of them"),
+    "generate": ("mlpkit.cli.generate", "continue a text with a trained run"),
+    "list": ("mlpkit.cli.catalogue", "what is registered: activations, FFNs, data …"),
+    "show": ("mlpkit.cli.catalogue", "one entry: options, formula, paper, provider"),
+    "describe": ("mlpkit.cli.describe", "a model in numbers: parts, parameters, FLOPs"),
+    "completion": ("mlpkit.cli.completion", "shell completion for bash, zsh and fish"),
+}
+# what Hydra parses itself; argparse must not take its flags
+PASSED_ON = ("train",)
+EPILOG = """\
+examples:
+  mlpkit train                                  the default: a dense SwiGLU on real text
+  mlpkit train ffn=gated activation=gelu training=quick
+  mlpkit train -m ffn=naive,gated,swiglu training=quick
+  mlpkit describe ffn=naive model=small
+  eval "$(mlpkit completion bash)"
+
+exit codes: 0 done, 1 failed, 2 wrong configuration or input, 3 plugin, 5 NaN or infinite loss
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments[:1] or os.environ.get("HYDRA_FULL_ERROR") == "1"
+    arguments = arguments[1:] if arguments[:1] == ["--debug"] else arguments
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        print("mlpkit: interrupted", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of a pipe, such as head, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return report(error)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Finds the verb and hands over to its module."""
+    if arguments and arguments[0] in PASSED_ON:
+        module = importlib.import_module(VERBS[arguments[0]][0])
+        return int(module.run(list(arguments[1:])))
+    parser = build_parser(arguments[0] if arguments else "")
+    options = parser.parse_args(arguments)
+    if not options.verb:
+        parser.print_help()
+        return 0
+    return int(options.run(options))
+
+
+def build_parser(verb: str) -> argparse.ArgumentParser:
+    """The parser; only the named verb's own options are loaded."""
+    parser = argparse.ArgumentParser(
+        prog="mlpkit",
+        description="The workbench for the FFN of a Transformer.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"mlpkit {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks (put it first)")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for name, (module, line) in VERBS.items():
+        sub = verbs.add_parser(name, help=line, description=line)
+        if name == verb:
+            importlib.import_module(module).configure(sub, name)
+    return parser
+
+
+def report(error: Exception) -> int:
+    """Prints one message and returns the exit code that the error's class carries."""
+    code = getattr(error, "exit_code", None)
+    name = "" if code is not None else f"{type(error).__name__}: "
+    print(f"mlpkit: {name}{error}", file=sys.stderr)
+    if code is None:
+        print("(mlpkit --debug … shows the traceback)", file=sys.stderr)
+    return int(code or 1)

@@ -1,0 +1,151 @@
+"""``mlpkit train``: Hydra's command line around the training loop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from mlpkit.compose import ConfigError, compose, conf_dir, explain, install, quote_null
+from mlpkit.plugins import plugin_versions
+from mlpkit.sweep import SWEEP_ROOT, Job, expand, job_id
+
+SWEEP_FLAGS = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
+# flags with which Hydra shows something and trains nothing
+SHOWING = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-i", "--info", "-sc")
+
+
+def run(arguments: list[str]) -> int:
+    """Trains, or shows what Hydra's own flags ask for."""
+    install()
+    overrides = [a for a in arguments if not a.startswith("-")]
+    jobs: list[Job] = []
+    own_sweeper = any(a.startswith("hydra/sweeper=") for a in overrides)
+    if not any(a.startswith(SHOWING) for a in arguments) and not own_sweeper:
+        jobs = checked_jobs(overrides, sweeps=bool(SWEEP_FLAGS & set(arguments)))
+    failure: list[BaseException] = []
+
+    def run_one(config: DictConfig) -> float | None:
+        try:
+            return task(config)
+        except Exception as error:  # Hydra would print a message of its own beside ours
+            if HydraConfig.get().mode != RunMode.RUN:
+                raise
+            failure.append(error)
+            return None
+
+    sweeping = len(jobs) > 1 or bool(SWEEP_FLAGS & set(arguments))
+    code = _hand_to_hydra(task if sweeping else run_one, arguments, overrides)
+    if failure:
+        raise failure[0]
+    return code or (summarise(jobs) if sweeping and jobs else 0)
+
+
+def _hand_to_hydra(function: Any, arguments: list[str], overrides: list[str]) -> int:
+    sys.argv = ["mlpkit train", *(quote_null(a) for a in arguments)]
+    full, os.environ["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR"), "1"
+    try:  # with that variable Hydra raises, and the caller prints one message
+        hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")(function)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, overrides)) from error
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 2 if error.code else 0
+    finally:
+        if full is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full
+    return 0
+
+
+def checked_jobs(overrides: list[str], *, sweeps: bool) -> list[Job]:
+    """Composes every job before the first one starts, so that a typing error costs nothing.
+
+    Raises:
+        ConfigError: A job's configuration is wrong; in a sweep it says which.
+    """
+    jobs = expand(overrides) if sweeps else [overrides]
+    found = []
+    for number, job in enumerate(jobs):
+        where = f"job {number} ({' '.join(job)}): " if sweeps else ""
+        try:
+            config = compose(job)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from error
+        if sweeps and config.run_dir:
+            raise ConfigError(
+                f"{where}run_dir is {config.run_dir!r}, but the jobs of a sweep have directories "
+                f"of their own below {SWEEP_ROOT}; leave it out"
+            )
+        found.append(Job(tuple(job), job_id(config, plugin_versions())))
+    return found
+
+
+def task(config: DictConfig) -> float | None:
+    """One run, or one job of a sweep; returns its validation bits per byte.
+
+    A job of Hydra's own sweeper that fails is reported at once and returns None, so that the
+    others run; an optimizer's sweeper gets the error.
+    """
+    # torch takes seconds to import: only what trains pays for it
+    from rich.console import Console
+
+    from mlpkit.training import train
+
+    console, state = Console(), HydraConfig.get()
+    overrides = [o.replace("'null'", "null") for o in state.overrides.task]
+    if state.mode == RunMode.RUN:
+        return float(train(config, overrides=overrides, console=console)["metrics"]["val_bpb"])
+    path = SWEEP_ROOT / job_id(config, plugin_versions())
+    console.rule(f"job {state.job.num}: {' '.join(overrides)}", align="left", style="dim")
+    if (done := finished_bpb(path)) is not None:
+        console.print(f"done before, val_bpb {done:.4f}: {path}")
+        return done
+    try:
+        result = train(config, run_dir=path, overrides=overrides, console=console)
+    except (Exception, SystemExit) as error:
+        if "BasicSweeper" not in state.sweeper._target_:
+            raise
+        print(f"mlpkit: job {state.job.num} failed: {error}", file=sys.stderr, flush=True)
+        return None
+    return float(result["metrics"]["val_bpb"])
+
+
+def finished_bpb(path: Path) -> float | None:
+    """The score of a finished run in a directory; None when there is none."""
+    from mlpkit.training.run_directory import RunDirectoryError, read_result
+
+    try:
+        result = read_result(path)
+    except RunDirectoryError:
+        return None
+    return float(result["metrics"]["val_bpb"]) if result["status"] == "ok" else None
+
+
+def summarise(jobs: list[Job]) -> int:
+    """Prints what became of each job; 1 if any did not finish."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("job", "overrides", "val_bpb", "run"):
+        table.add_column(column, overflow="fold", justify="left")
+    failed = 0
+    for number, job in enumerate(jobs):
+        path = SWEEP_ROOT / job.id
+        bpb = finished_bpb(path)
+        failed += bpb is None
+        shown = "failed" if bpb is None else f"{bpb:.4f}"
+        table.add_row(str(number), " ".join(job.overrides).replace("'", ""), shown, str(path))
+    console = Console(markup=False, highlight=False)
+    console.print(table)
+    console.print(f"{len(jobs) - failed} ok, {failed} failed")
+    return 1 if failed else 0

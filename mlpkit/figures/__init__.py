@@ -1,0 +1,1 @@
+"""Pictures in one style: curves of a run."""

@@ -1,0 +1,62 @@
+"""The schema of a run: plain defaults inside their own limits, a meaning for each, no freezing."""
+
+import dataclasses
+
+import pytest
+from omegaconf import OmegaConf
+
+from mlpkit.compose import BOUNDS
+from mlpkit.configs.ffns import GatedConfig, NaiveConfig, SwiGLUConfig
+from mlpkit.configs.run import LintConfig, ModelConfig, RunConfig, TrainingConfig, option
+
+SCHEMAS = (RunConfig, ModelConfig, TrainingConfig, LintConfig)
+FIELDS = [
+    pytest.param(field, id=f"{schema.__name__}-{field.name}")
+    for schema in SCHEMAS
+    for field in dataclasses.fields(schema)
+]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_says_what_it_is_and_its_default_is_allowed(field):
+    if dataclasses.is_dataclass(field.default_factory):
+        return  # a group, whose own fields are here too
+    limits = dict(field.metadata)
+    assert len(limits.pop("doc")) > 3
+    assert set(limits) <= {*BOUNDS, "choices"}
+    for bound, limit in limits.items():
+        if bound == "choices":
+            assert field.default in limit
+        elif field.default is not None:
+            assert BOUNDS[bound][0](field.default, limit)
+
+
+@pytest.mark.parametrize("schema", [*SCHEMAS, NaiveConfig, GatedConfig, SwiGLUConfig])
+def test_a_schema_is_keyword_only_and_can_be_changed(schema):
+    assert all(field.kw_only for field in dataclasses.fields(schema))
+    node = OmegaConf.structured(schema)
+    assert not OmegaConf.is_readonly(node)
+    assert node == OmegaConf.structured(schema())
+
+
+def test_an_option_carries_its_limits_to_the_field():
+    @dataclasses.dataclass
+    class Some:
+        x: int = option(3, "things", minimum=1)
+
+    (field,) = dataclasses.fields(Some)
+    assert Some().x == 3
+    assert dict(field.metadata) == {"doc": "things", "minimum": 1}
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"), [(NaiveConfig, "naive"), (GatedConfig, "gated"), (SwiGLUConfig, "swiglu")]
+)
+def test_a_dense_ffn_has_these_options_and_says_nothing_by_default(schema, name):
+    assert dataclasses.asdict(schema()) == {
+        "name": name,
+        "activation": None,
+        "intermediate_size": None,
+        "bias": False,
+        "dropout": 0.0,
+    }

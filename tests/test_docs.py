@@ -1,0 +1,263 @@
+"""The documentation: its commands run, its examples work, its tables and links say what is."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from docs_reader import (
+    ROOT,
+    SERVER,
+    Reader,
+    fences,
+    headings,
+    page,
+    prose,
+    slug,
+    table,
+    trimmed,
+    words,
+)
+from test_layers import ORDER
+
+from mlpkit.cli import VERBS
+from mlpkit.hookspecs import HOOKS
+from mlpkit.plugins import registries
+from mlpkit.sizing import WIDTH_RULES
+
+READMES = ("README.md", "README.zh-CN.md")
+PAGES = (*READMES, "CONTRIBUTING.md", "docs/design.md", "docs/plugins.md")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A process that answers command lines."""
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def readme_folder(tmp_path_factory, server):
+    """The folder of someone who has followed the README from its first to its last block."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "notes.txt").write_text("".join(f"note {i}: {i * i}\n" for i in range(2000)))
+    Reader(folder, server).follow("README.md")
+    return folder
+
+
+def test_every_block_of_the_readme_runs_in_an_empty_folder(readme_folder):
+    runs = list(readme_folder.glob("outputs/*/*/result.json"))
+    assert len(runs) == 4  # train, gated, own text, plugin
+    jobs = list(readme_folder.glob("multirun/*/result.json"))
+    assert len(jobs) == 6
+    assert all('"status": "ok"' in path.read_text() for path in (*runs, *jobs))
+
+
+def test_the_run_directory_holds_the_files_of_the_readmes_table(readme_folder):
+    run = next(readme_folder.glob("outputs/*/*"))
+    for name, heading in zip(READMES, ("What training prints", "训练时打印什么"), strict=True):
+        assert sorted(table(name, heading)) == sorted(path.name for path in run.iterdir())
+
+
+def test_the_design_page_has_every_key_of_a_result_and_of_the_metrics(readme_folder):
+    run = next(readme_folder.glob("outputs/*/*"))
+    result = json.loads((run / "result.json").read_text())
+    keys = {*result, *result["metrics"], *result["data"]}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        keys |= set(json.loads(line))
+    assert keys <= set(words("docs/design.md"))
+
+
+def test_the_excerpt_has_the_form_of_a_real_run(readme_folder, server):
+    number = re.compile(r"[\d.,:e+-]*\d")
+    printed = Reader(readme_folder, server).line("mlpkit train")
+    real = {number.sub("#", line) for line in trimmed(printed)}
+    (excerpt,) = (f for f in fences("README.md", "text") if "validation loss" in f.text)
+    for line in trimmed(excerpt.text):
+        if line.startswith("computing"):  # the machine's own
+            assert re.fullmatch(r"computing  \w+, \w+ \(.+\), \d+ threads", line)
+        elif line != "…":
+            assert number.sub("#", line) in real
+
+
+def test_every_block_of_the_plugin_page_runs(tmp_path, server):
+    site = tmp_path / "site"
+    reader = Reader(tmp_path, server, path=[site])
+    plugin = tmp_path / "plugin"
+    for fence in fences("docs/plugins.md", "python", "toml"):
+        if fence.file.startswith(("mlpkit_foo", "pyproject")):
+            (plugin / fence.file).parent.mkdir(parents=True, exist_ok=True)
+            (plugin / fence.file).write_text(fence.text)
+    pip = "python -m pip install -q --no-deps --no-build-isolation --disable-pip-version-check"
+    reader.shell("bash", f"{pip} --target {site} {plugin}")
+    reader.follow("docs/plugins.md")
+    assert "mlpkit-foo 0.1.0" in reader.line("mlpkit list data")
+    results = [json.loads(p.read_text()) for p in tmp_path.glob("*/**/result.json")]
+    labels = {result["ffn"] for result in results}
+    assert labels == {"square", "swiglu", "gated[half_square]", "foo_ffn"}
+    assert {result["data"]["name"] for result in results} == {"pystdlib", "sums"}
+
+
+@pytest.mark.parametrize("language", ["bash", "console", "python", "toml"])
+def test_both_readmes_have_the_same_code(language):
+    first, second = (fences(name, language) for name in READMES)
+    assert [strip_comments(f) for f in first] == [strip_comments(f) for f in second]
+    assert first
+
+
+def strip_comments(fence):
+    """A block without comments at the end of its lines: prose, which each language has its own."""
+    return re.sub(r" +#.*$", "", fence.text, flags=re.MULTILINE)
+
+
+def test_both_readmes_have_the_same_headings_in_the_same_order():
+    first, second = ([level for level, _ in headings(name)] for name in READMES)
+    assert first == second
+
+
+def test_both_readmes_have_the_same_excerpt_tables_and_links():
+    english, chinese = (page(name) for name in READMES)
+    for pattern in (r"^\| `([^`]+)` \|", r"^\| .*\d{3} \| \d+ \|.*$", r"\]\(([^)#]+)"):
+        first, second = (re.findall(pattern, text, re.MULTILINE) for text in (english, chinese))
+        assert len(first) == len(second)
+    assert table("README.md", "Where things are") == table("README.zh-CN.md", "代码在哪里")
+    excerpts = [[f.text for f in fences(n, "text") if "validation loss" in f.text] for n in READMES]
+    assert excerpts[0] == excerpts[1]
+    assert len(excerpts[0]) == 1
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_a_readme_names_every_ffn_and_verb(name):
+    text = page(name)
+    for ffn in registries().ffn.names():
+        assert f"`{ffn}`" in text
+    for verb in VERBS:
+        assert f"mlpkit {verb}" in text
+
+
+def test_contributing_names_every_noun():
+    line = next(line for line in page("CONTRIBUTING.md").splitlines() if "is one noun" in line)
+    assert re.findall(r"\w+", line.partition(":")[2].partition(".")[0]) == list(
+        registries().by_noun()
+    )
+
+
+def test_the_number_of_activations_is_right():
+    count = len(registries().activation.names())
+    assert f"# {count} activations" in page("README.md")
+    assert f"# {count} 个激活函数" in page("README.zh-CN.md")
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"), [("README.md", "Exit codes"), ("README.zh-CN.md", "退出码")]
+)
+def test_the_table_of_exit_codes_has_those_of_the_code(name, heading):
+    source = "".join(path.read_text() for path in (ROOT / "mlpkit").rglob("*.py"))
+    codes = {0, 1} | {int(code) for code in re.findall(r"^    exit_code = (\d+)$", source, re.M)}
+    assert [int(cell) for cell in table(name, heading)] == sorted(codes)
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_widths_in_the_readmes_are_what_the_rules_give(name):
+    for rule, function in WIDTH_RULES.items():
+        row = next(line for line in page(name).splitlines() if re.match(rf"\|.*`{rule}` \|", line))
+        shown = [int(cell) for cell in re.findall(r"\| (\d+) ", row)][-3:]
+        assert shown == [function(size) for size in (128, 512, 768)]
+
+
+def test_the_readmes_defaults_are_those_of_the_catalogue():
+    for name in READMES:
+        for spec in registries().ffn.list():
+            if spec.default_activation:
+                assert re.search(rf"`{spec.name}` (为 )?{spec.default_activation}\b", page(name))
+
+
+def test_the_plugin_page_has_a_heading_for_every_hook_and_every_state_and_variable():
+    shown = {heading for _, heading in headings("docs/plugins.md")}
+    assert {f"{hook}()" for hook in HOOKS} <= shown
+    source = "".join(path.read_text() for path in (ROOT / "mlpkit").rglob("*.py"))
+    variables = set(re.findall(r"\bMLPKIT_[A-Z_]+\b", source))
+    assert variables <= set(table("docs/plugins.md", "Environment variables"))
+    states = set(re.findall(r'state="(\w+)"', source))
+    assert set(table("docs/plugins.md", "What becomes of a plugin")) == states
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_paths_in_backticks_exist(name):
+    folders = "mlpkit|conf|docs|tests|plugins|benchmarks"
+    files = r"[\w.-]+\.(?:md|txt|toml|yaml)|Makefile|LICENSE|\.ci/run"
+    own = {"config.yaml", "notes.txt", "sample.txt"}  # a user's files
+    for word in words(name):
+        if re.fullmatch(rf"(?:{folders})/[\w./-]*|{files}", word) and word not in own:
+            assert (ROOT / word).exists(), word
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_between_pages_resolve(name):
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(name))
+    assert links
+    for link in links:
+        target, _, anchor = link.partition("#")
+        if target.startswith("http"):
+            continue
+        linked = (ROOT / name).parent / target if target else ROOT / name
+        assert linked.is_file(), link
+        if anchor:
+            relative = str(linked.resolve().relative_to(ROOT))
+            assert anchor in {slug(heading) for _, heading in headings(relative)}, link
+
+
+def test_the_table_of_places_is_complete_and_in_the_order_of_imports():
+    places = table("README.md", "Where things are")
+    modules = [Path(place).stem for place in places if place.startswith("mlpkit/")]
+    present = {p.stem for p in (ROOT / "mlpkit").iterdir() if p.suffix == ".py" or p.is_dir()}
+    assert present - {"__init__", "__main__", "__pycache__", "conf"} == set(modules)
+    assert modules == [module for module in ORDER if module in modules]
+
+
+def test_contributing_makefile_and_pre_commit_run_the_same_checks():
+    recipe = page("Makefile").partition("\nlint:")[2].partition("\n\n")[0].splitlines()[1:]
+    lint = [line.strip().removeprefix("$(BIN)/") for line in recipe]
+    config = yaml.safe_load(page(".pre-commit-config.yaml"))
+    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
+    assert [hook["entry"].removeprefix(".venv/bin/") for hook in hooks] == lint
+    assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in hooks)
+    assert table("CONTRIBUTING.md", "The checks")[:3] == lint
+
+
+def test_the_make_targets_of_the_pages_exist():
+    targets = set(re.findall(r"^([a-z]+):", page("Makefile"), re.MULTILINE))
+    named = {t for name in PAGES for t in re.findall(r"\bmake ([a-z]+)\b(?=`|$)", page(name), re.M)}
+    assert {"train", "test", "lint"} <= named <= targets
+
+
+def test_the_pinned_torch_is_the_one_in_the_readmes():
+    pinned = re.search(r"^torch==.+$", page("constraints.txt"), re.MULTILINE).group()
+    assert all(f"`{pinned}`" in page(name) for name in READMES)
+
+
+def test_the_supported_pythons_are_those_of_the_project_file():
+    project = tomllib.loads(page("pyproject.toml"))["project"]
+    minors = [int(m) for c in project["classifiers"] for m in re.findall(r"3\.(\d+)$", c)]
+    assert project["requires-python"] == f">=3.{min(minors)},<3.{max(minors) + 1}"
+    for name in READMES:
+        assert all(f"3.{minor}" in page(name) for minor in minors)
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_completion_lines_for_other_shells_work(shell, tmp_path):
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    line = (
+        "mlpkit completion fish | source" if shell == "fish" else 'eval "$(mlpkit completion zsh)"'
+    )
+    Reader(tmp_path, None).shell(shell, line)

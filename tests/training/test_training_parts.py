@@ -1,0 +1,249 @@
+"""The parts of a run: optimizer, validation, precision, progress, run directory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+from torch import nn
+
+from mlpkit.build import build_data, build_model
+from mlpkit.compose import ConfigError, compose
+from mlpkit.configs.run import TrainingConfig
+from mlpkit.training.evaluation import Validation, evaluate
+from mlpkit.training.optimizer import learning_rate, parameter_groups
+from mlpkit.training.precision import DeviceError, choose_precision
+from mlpkit.training.progress import Meter, clock, printable
+from mlpkit.training.run_directory import (
+    RunDirectory,
+    RunDirectoryError,
+    load_config,
+    load_run,
+    read_result,
+    write_atomically,
+)
+
+
+def test_learning_rate_warms_up_linearly_and_ends_at_its_ratio() -> None:
+    options = TrainingConfig(
+        max_steps=101, warmup_steps=10, learning_rate=2.0, min_learning_rate_ratio=0.1
+    )
+    assert [learning_rate(s, options) for s in (0, 4, 9)] == pytest.approx([0.2, 1.0, 2.0])
+    assert learning_rate(10, options) == pytest.approx(2.0)
+    assert learning_rate(55, options) == pytest.approx(0.2 + 1.8 * 0.5)  # half way down
+    assert learning_rate(100, options) == pytest.approx(0.2)
+    rates = [learning_rate(s, options) for s in range(10, 101)]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_learning_rate_of_a_run_shorter_than_its_warmup_is_positive(steps: int) -> None:
+    options = TrainingConfig(max_steps=steps, warmup_steps=5)
+    assert all(0 < learning_rate(s, options) <= 3e-3 for s in range(steps))
+
+
+def test_decay_is_for_matrices_alone() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.PReLU(4), nn.Embedding(5, 2))
+    model[0].weight.requires_grad_(False)
+    decayed, plain = parameter_groups(model, 0.3)
+    assert [tuple(p.shape) for p in decayed["params"]] == [(5, 2)]
+    assert len(plain["params"]) == 4
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.3, 0.0)
+
+
+def test_validation_equals_a_loop_over_single_tokens(tiny: list[str]) -> None:
+    config = compose(tiny)
+    dataset = build_data(config)
+    model = build_model(config, tokenizer=dataset.tokenizer).double().train()
+    score = evaluate(
+        model,
+        dataset,
+        precision=choose_precision("cpu", "float32"),
+        batch_size=3,
+        sequence_length=16,
+    )
+    assert model.training
+    tokens = torch.from_numpy(dataset.val.astype("int64"))
+    nats, num_bytes, count = 0.0, 0, 0
+    with torch.no_grad():
+        for start in range(0, len(tokens) - 16, 16):
+            window = tokens[start : start + 17]
+            logits = model.eval()(window[None, :-1])[0]
+            for position in range(16):
+                target = int(window[position + 1])
+                nats -= float(F.log_softmax(logits[position], -1)[target])
+                num_bytes += target != dataset.tokenizer.eos  # a byte token is a byte
+                count += 1
+    assert score.tokens == count
+    assert score.loss == pytest.approx(nats / count, rel=1e-6)
+    assert score.bpb == pytest.approx(nats / math.log(2) / num_bytes, rel=1e-6)
+
+
+def test_a_uniform_model_needs_the_bits_of_its_vocabulary() -> None:
+    loss = math.log(257)
+    assert Validation(loss=loss, bpb=loss / math.log(2), tokens=1).perplexity == pytest.approx(257)
+    assert math.isfinite(Validation(loss=1e4, bpb=1.0, tokens=1).perplexity)
+
+
+@pytest.mark.parametrize("name", ["float32", "bf16"])
+def test_precision_follows_what_is_asked(name: str) -> None:
+    chosen = choose_precision("cpu", name)
+    with chosen.autocast():
+        out = nn.Linear(2, 2)(torch.ones(1, 2))
+    assert out.dtype == chosen.dtype == (torch.bfloat16 if name == "bf16" else torch.float32)
+    assert name in str(chosen)
+
+
+def test_auto_precision_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capabilities, dtype in (({"amx_bf16": True}, torch.bfloat16), ({}, torch.float32)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda c=capabilities: c)
+        chosen = choose_precision("cpu", "auto")
+        assert chosen.dtype == dtype
+        assert "bf16 in hardware" in chosen.reason
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_device_is_refused() -> None:
+    with pytest.raises(DeviceError, match="cuda"):
+        choose_precision("cuda", "auto")
+
+
+def test_meter_counts_speed_over_training_time_alone() -> None:
+    meter = Meter(max_steps=10, eval_every=5)
+    for _ in range(4):
+        meter.add_step(0.5, 100)
+    meter.add_validation(3.0)
+    assert meter.tokens_per_second == pytest.approx(200)
+    assert meter.eta == pytest.approx(6 * 0.5 + 2 * 3.0)  # validations at 5 and 10 are left
+    assert Meter(max_steps=1, eval_every=1).tokens_per_second == 0
+
+
+def test_clock_and_printable() -> None:
+    assert [clock(s) for s in (0, 59.6, 61, 3600)] == ["0:00", "1:00", "1:01", "1:00:00"]
+    assert printable("a\x1b[2J\tb\n") == "a\ufffd[2J\tb\n"
+
+
+def test_write_atomically_leaves_the_old_file_when_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_default_directories_of_one_second_do_not_collide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = {RunDirectory.create(None).path for _ in range(5)}
+    assert len(paths) == 5
+    assert all(p.parent.parent == Path("outputs") for p in paths)
+
+
+def test_a_directory_with_a_finished_run_or_other_files_is_refused(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "done").write_result({"status": "ok"})
+    with pytest.raises(RunDirectoryError, match="holds a run with status 'ok'"):
+        RunDirectory.create(tmp_path / "done")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(RunDirectoryError, match=r"thesis\.tex"):
+        RunDirectory.create(tmp_path / "other")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirectoryError, match="cannot be made"):
+        RunDirectory.create(tmp_path / "file")
+
+
+def test_a_failed_run_may_be_repeated_in_its_directory(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    directory.write_result({"status": "failed"})
+    assert RunDirectory.create(tmp_path / "run").path == tmp_path / "run"
+
+
+def test_a_running_record_of_a_dead_process_reads_as_lost(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    directory = RunDirectory(tmp_path)
+    directory.write_result({"status": "running", "pid": int(ended.stdout)})
+    assert read_result(tmp_path)["status"] == "lost"
+    directory.write_result({"status": "running", "pid": os.getpid()})
+    assert read_result(tmp_path)["status"] == "running"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"status": "running"}', "\x00"])
+def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(RunDirectoryError, match=r"result\.json is damaged"):
+        read_result(tmp_path)
+
+
+def test_a_saved_configuration_is_checked_when_it_is_read(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(RunDirectoryError, match="not a run directory"):
+        load_config(tmp_path)
+    config = compose(["ffn=gated", "activation=gelu"])
+    directory.write_config(config)
+    assert load_config(tmp_path) == config
+    for foreign in ({"ffn": {"_target_": "os.system"}}, {"ffn": {"name": "nothing"}}, {"x": 1}):
+        broken = OmegaConf.merge(OmegaConf.create(OmegaConf.to_container(config)), foreign)
+        (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(broken))
+        with pytest.raises((ConfigError, RunDirectoryError), match=r"config\.yaml"):
+            load_config(tmp_path)
+    (tmp_path / "config.yaml").write_text("ffn: [")
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        load_config(tmp_path)
+
+
+def test_weights_that_do_not_fit_or_are_missing_are_named(tiny: list[str], tmp_path: Path) -> None:
+    config = compose(tiny)
+    directory = RunDirectory(tmp_path)
+    directory.write_config(config)
+    directory.write_result({"status": "failed"})
+    with pytest.raises(RunDirectoryError, match=r"no weights .*'failed'"):
+        load_run(tmp_path)
+    directory.write_weights(build_model(config))
+    load_run(tmp_path)
+    size = (tmp_path / "model.safetensors").stat().st_size
+    os.truncate(tmp_path / "model.safetensors", size // 2)
+    with pytest.raises(RunDirectoryError, match=r"model\.safetensors"):
+        load_run(tmp_path)
+    directory.write_weights(build_model(compose([*tiny, "model.hidden_size=32"])))
+    with pytest.raises(RunDirectoryError, match=r"does not fit config\.yaml"):
+        load_run(tmp_path)
+
+
+def test_weights_survive_bit_for_bit(tiny: list[str], tmp_path: Path) -> None:
+    config = compose(tiny)
+    model = build_model(config)
+    with torch.no_grad():
+        model.norm.weight[:3] = torch.tensor([1e-8, 1e5, -0.0])
+    directory = RunDirectory(tmp_path)
+    directory.write_config(config)
+    directory.write_weights(model)
+    loaded, _, _ = load_run(tmp_path)
+    for key, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key].view(torch.int32), value.view(torch.int32))
+
+
+def test_metrics_with_a_torn_last_line_are_read(tmp_path: Path) -> None:
+    from mlpkit.figures.curves import read_metrics
+
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"step": 1, "loss": 2.0}) + '\n{"step": 2, "lo')
+    assert read_metrics(path) == [{"step": 1, "loss": 2.0}]
