@@ -38,6 +38,7 @@ GROUPS = {
     "ffn/expert": "ffn",
     "ffn/shared": "ffn",
     "ffn/router": "router",
+    "ffn/balance": "balance",
 }
 # The nodes whose schema is mlpkit's own, whatever is chosen.
 TYPED: dict[str, type] = {
@@ -91,11 +92,10 @@ class RegistrySource(ConfigSource):
         if not self.is_config(config_path):
             raise ConfigLoadError(f"config not found: {config_path}")
         nothing = name == NOTHING
-        schema = RunConfig if name == RUN_SCHEMA else None if nothing else self._schema(group, name)
         return ConfigResult(
             provider=self.provider,
             path=f"{self.scheme()}://",
-            config=OmegaConf.create({}) if schema is None else OmegaConf.structured(schema),
+            config=OmegaConf.create({}) if nothing else self._node(group, name),
             header={"package": "_global_" if nothing else None},
         )
 
@@ -130,18 +130,33 @@ class RegistrySource(ConfigSource):
     def _registry(self, group: str) -> Registry[Any]:
         return registries().by_noun()[GROUPS[group]]
 
-    def _schema(self, group: str, name: str) -> type:
-        """The entry's schema; where it holds parts that have groups, with a defaults list."""
+    def _node(self, group: str, name: str) -> Any:
+        """The entry's typed node; where it holds parts that have groups, with a defaults list."""
+        if name == RUN_SCHEMA:
+            return OmegaConf.structured(RunConfig)
         schema = schema_of(GROUPS[group], self._registry(group).get(name))
-        parts = {f.name: f for f in dataclasses.fields(schema) if f"{group}/{f.name}" in GROUPS}
-        if not parts:
-            return schema
         node = OmegaConf.structured(schema)
-        chosen = {part: node[part] and node[part].name for part in parts}
+        if GROUPS[group] == "balance":  # term → coefficient, so that several can be chosen
+            return OmegaConf.create({name: node.get("coefficient", {})})
+        parts = [f.name for f in dataclasses.fields(schema) if f"{group}/{f.name}" in GROUPS]
+        if not parts:
+            return node
         # the entry's own values first: a part's node is merged into its slot
-        defaults = ["_self_", *({part: name} for part, name in chosen.items())]
-        field = ("defaults", list, dataclasses.field(default_factory=lambda: defaults))
-        return dataclasses.make_dataclass(schema.__name__, [field], bases=(schema,), kw_only=True)
+        defaults = ["_self_", *({part: chosen(node[part])} for part in parts)]
+        fields: list[Any] = [
+            ("defaults", list, dataclasses.field(default_factory=lambda: defaults))
+        ]
+        if "balance" in parts:  # merged into a mapping that had terms, a choice would add to them
+            fields.append(("balance", Any, dataclasses.field(default_factory=dict)))
+        typed = dataclasses.make_dataclass(schema.__name__, fields, bases=(schema,), kw_only=True)
+        return OmegaConf.structured(typed)
+
+
+def chosen(part: Any) -> Any:
+    """What a part's default is in its group: a name, several, or None."""
+    if not isinstance(part, DictConfig):
+        return part
+    return part.name if "name" in part else [str(name) for name in part]
 
 
 class RegistrySearchPath(SearchPathPlugin):
@@ -241,11 +256,6 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
     Raises:
         ConfigError: An unknown name or key, a changed name, a value of the wrong type.
     """
-    if isinstance(node, ListConfig) and key.endswith(".expert"):
-        for index, entry in enumerate(node):
-            rest = {k: v for k, v in entry.items() if k != "num_experts"}
-            check_component(f"{key}.{index}", OmegaConf.create(rest), noun, regs)
-        return
     registry = regs.by_noun()[noun]
     name = node if isinstance(node, str) else _name(key, node, registry)
     try:
@@ -279,8 +289,28 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
     for option in known:
         if option in COMPONENTS and node.get(option) is not None:
             check_component(f"{key}.{option}", node[option], COMPONENTS[option], regs)
+    if "experts" in known and node.get("experts") is not None:
+        check_expert_types(f"{key}.experts", node.experts, regs)
+    if noun == "router" and node.get("score", "softmax") != "softmax":
+        check_component(f"{key}.score", node.score, "activation", regs)
     if "balance" in known and node.get("balance") is not None:
         check_balance(f"{key}.balance", node.balance, regs)
+
+
+def check_expert_types(key: str, node: Any, regs: Registries) -> None:
+    """Checks a list of expert types.
+
+    Raises:
+        ConfigError: It is no list of mappings, or one of them is no FFN.
+    """
+    if not isinstance(node, ListConfig) or not all(isinstance(e, DictConfig) for e in node):
+        raise ConfigError(
+            f"{key} is {node!r}; give a list such as [{{name: swiglu, num_experts: 6}}, "
+            "{name: zero, num_experts: 2}], or null"
+        )
+    for index, entry in enumerate(node):
+        own = {str(k): v for k, v in entry.items() if k != "num_experts"}
+        check_component(f"{key}.{index}", OmegaConf.create(own), "ffn", regs)
 
 
 def check_balance(key: str, node: Any, regs: Registries) -> None:
@@ -292,7 +322,7 @@ def check_balance(key: str, node: Any, regs: Registries) -> None:
     if not isinstance(node, DictConfig):
         raise ConfigError(f"{key} is {node!r}; give a mapping such as {{load: 0.01}}, or null")
     for name, value in node.items():
-        options = value if isinstance(value, DictConfig) else {"coefficient": value}
+        options = dict(value) if isinstance(value, DictConfig) else {"coefficient": value}
         full = OmegaConf.create({**options, "name": str(name)})
         check_component(f"{key}.{name!s}", full, "balance", regs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pluggy
 
@@ -16,6 +17,7 @@ from mlpkit.specs import (
 )
 
 PROJECT = "mlpkit"
+API = (1, 0)  # a plugin's MLPKIT_API: a hook or contract that breaks raises the first number
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -53,5 +55,11 @@ class Hooks:
         """Yields data sources: documents to train on."""
         raise AssertionError("a specification is never called")
 
+    @hookspec
+    def mlpkit_presets(self) -> Iterable[Path | str]:
+        """Yields folders of YAML presets, laid out as conf/ is: ffn/router/NAME.yaml."""
+        raise AssertionError("a specification is never called")
 
-HOOKS = tuple(name for name in vars(Hooks) if name.startswith("mlpkit_"))
+
+# Those that yield specs: one for each registry.
+HOOKS = tuple(n for n in vars(Hooks) if n.startswith("mlpkit_") and n != "mlpkit_presets")

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from mlpkit.specs import Spec
 
+MOST_NAMES = 30  # that a message spells out
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 S = TypeVar("S", bound=Spec)
@@ -141,7 +142,8 @@ class Registry(Generic[S]):
     def _lookup(self, name: str) -> tuple[S, Provider]:
         if name not in self:
             hint = suggestion(str(name), [*self._entries, *self._aliases])
-            raise UnknownNameError(
-                f"unknown {self.noun} {name!r}{hint} (registered: {', '.join(self.names())})"
-            )
+            known = ", ".join(self.names())
+            if len(self.names()) > MOST_NAMES:
+                known = f"{len(self.names())} names; mlpkit list {self.noun} shows them"
+            raise UnknownNameError(f"unknown {self.noun} {name!r}{hint} (registered: {known})")
         return self._entries[self._aliases.get(name, name)]

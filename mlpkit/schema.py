@@ -28,7 +28,7 @@ HOST_GIVEN = {
     "ffn": ("hidden_size",),
     "router": ("hidden_size", "num_experts", "num_experts_per_tok"),
     "balance": (),
-    "backend": (),
+    "backend": ("template",),
     "data": (),
 }
 PLAIN = (int, float, str, bool)

@@ -32,8 +32,9 @@ class Spec:
     config: type | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.aliases, str):  # its letters would become the aliases
-            raise TypeError(f"aliases of {self.name!r} is text; write ({self.aliases!r},)")
+        given: object = self.aliases
+        if isinstance(given, str):  # its letters would become the aliases
+            raise TypeError(f"aliases of {self.name!r} is text; write ({given!r},)")
         object.__setattr__(self, "aliases", tuple(self.aliases))
 
 

@@ -78,10 +78,13 @@ def commands(fence):
 # Answers command lines, each in a fork: importing torch for every line would take most of the time.
 SERVER = """
 import json, os, sys
-import matplotlib.figure
-import mlpkit.cli.generate, mlpkit.cli.train, mlpkit.describe, mlpkit.training
+import matplotlib.figure, torch._dynamo
+import mlpkit.cli.generate, mlpkit.cli.train, mlpkit.training
 from mlpkit.cli import main
 
+mlpkit.describe([])  # torch imports a good part of itself on first use
+for cached in (mlpkit.plugins.load_environment, mlpkit.plugins.load_once):
+    cached.cache_clear()  # each line has plugins of its own
 for line in sys.stdin:
     job = json.loads(line)
     child = os.fork()

@@ -9,20 +9,36 @@ import pytest
 import torch
 from torch import nn
 
-from mlpkit.ffns import FeedForward, GatedFFN, NaiveFFN
+from mlpkit.ffns import (
+    ClampedGatedFFN,
+    FeedForward,
+    GatedFFN,
+    LowRankFFN,
+    NaiveFFN,
+    OutputGatedFFN,
+)
 from mlpkit.sizing import WidthError
 
 H, I = 6, 10  # noqa: E741
+GATED = {"gate_proj": (I, H), "up_proj": (I, H), "down_proj": (H, I)}
+RANK = 1  # H/4, rounded down
 PROJECTIONS = {
     NaiveFFN: {"up_proj": (I, H), "down_proj": (H, I)},
-    GatedFFN: {"gate_proj": (I, H), "up_proj": (I, H), "down_proj": (H, I)},
+    GatedFFN: GATED,
+    ClampedGatedFFN: GATED,
+    OutputGatedFFN: {**GATED, "output_gate": (1, H)},
+    LowRankFFN: {f"{name}.outer": (rows, RANK) for name, (rows, _) in GATED.items()}
+    | {f"{name}.inner": (RANK, columns) for name, (_, columns) in GATED.items()},
 }
+WITHOUT_BIAS = ("output_gate", ".inner")
 by_class = pytest.mark.parametrize("kind", PROJECTIONS)
 
 
 def make(kind, seed=0, dtype=torch.float32, **options):
     torch.manual_seed(seed)
     options = {"intermediate_size": I, "activation": nn.SiLU(), **options}
+    if kind is ClampedGatedFFN:
+        del options["activation"]
     return kind(hidden_size=H, **options).to(dtype)
 
 
@@ -32,7 +48,11 @@ def test_the_state_dict_has_these_names_and_shapes(kind, bias):
     state = {name: tuple(value.shape) for name, value in make(kind, bias=bias).state_dict().items()}
     expected = {f"{name}.weight": shape for name, shape in PROJECTIONS[kind].items()}
     if bias:
-        expected |= {f"{name}.bias": shape[:1] for name, shape in PROJECTIONS[kind].items()}
+        expected |= {
+            f"{name}.bias": shape[:1]
+            for name, shape in PROJECTIONS[kind].items()
+            if not name.endswith(WITHOUT_BIAS)
+        }
     assert state == expected
 
 
@@ -122,7 +142,9 @@ def test_a_copy_is_equal_and_independent(kind, way):
     expected = module(x)
     assert torch.equal(twin(x), expected)
     with torch.no_grad():
-        twin.down_proj.weight.zero_()
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert not twin(x).any()
     assert torch.equal(module(x), expected)
 
 

@@ -1,7 +1,6 @@
 """Known traps: each found with its fix, allowed by its word where it may be, and no others."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 
@@ -89,10 +88,13 @@ def test_notes_pass_whatever_is_allowed(regs, monkeypatch):
     assert found(regs, lint={"allow": ["remark"]}) == [("remark", "by the way")]
 
 
-def test_an_ffn_takes_an_activation_itself_or_through_its_experts():
-    def with_experts(*, hidden_size, expert):
-        return SimpleNamespace()
+def test_an_ffn_takes_an_activation_by_its_default_or_its_signature():
+    class Plain:
+        def __init__(self, *, hidden_size): ...
 
-    assert takes_activation("mlpkit.ffns:NaiveFFN")
-    assert takes_activation(with_experts)
-    assert not takes_activation(Plain)
+    class Taking:
+        def __init__(self, *, hidden_size, activation): ...
+
+    assert takes_activation(FFNSpec(name="a", target="nowhere:X", default_activation="relu"))
+    assert takes_activation(FFNSpec(name="a", target=Taking))
+    assert not takes_activation(FFNSpec(name="a", target=Plain))

@@ -12,7 +12,7 @@ import pytest
 import mlpkit
 from mlpkit import catalogue, plugins
 from mlpkit.hookspecs import HOOKS
-from mlpkit.plugins import Registries, import_local, load
+from mlpkit.plugins import PluginStatus, Registries, import_local, load, loading, local
 from mlpkit.registry import Provider, RegistrationError
 
 GOOD = """
@@ -127,8 +127,9 @@ def test_nothing_but_the_built_ins_is_loaded_without_plugins():
 def test_the_built_ins_enter_by_the_hooks_of_a_stranger():
     ours = [name for name in vars(catalogue) if name.startswith("mlpkit_")]
     assert {"mlpkit_activations", "mlpkit_ffns", "mlpkit_data"} <= set(ours) <= set(HOOKS)
-    result, provides = plugins._registered(Registries.empty(), catalogue, Provider("stranger"))
-    assert set(load().statuses[0].provides) == set(provides)
+    row = PluginStatus(name="stranger", provider=Provider("stranger"), state="ok")
+    result, row, _ = loading.registered(Registries.empty(), catalogue, row)
+    assert set(load().statuses[0].provides) == set(row.provides)
     assert result.ffn.provider("swiglu") == Provider("stranger")
 
 
@@ -201,7 +202,7 @@ def test_a_broken_plugin_is_reported_and_leaves_nothing(write, case):
     assert status(loaded, "good").state == "ok"
     expected = names(load(points=[point("good", "plug_good")]))
     assert names(loaded) == expected
-    assert plugins._local == []
+    assert local.pending == []
 
 
 def identity(x):
@@ -220,11 +221,11 @@ def test_decorators_in_a_plugin_register_for_that_plugin(write):
 
 @pytest.mark.parametrize("noun", Registries.empty().by_noun())
 def test_every_noun_has_a_decorator(noun, monkeypatch):
-    monkeypatch.setattr(plugins, "_local", [])
+    monkeypatch.setattr(local, "pending", [])
     register = getattr(plugins, f"register_{noun}")
     assert register.__name__ == f"register_{noun}"
     assert register("foo", aliases=("bar",))(identity) is identity
-    ((found, spec, provider),) = plugins._local
+    ((found, spec, provider),) = local.pending
     assert (found, spec.name, spec.target, spec.aliases) == (noun, "foo", identity, ("bar",))
     assert type(spec).__name__.removesuffix("Spec").lower() == noun
     assert provider == Provider(__name__)
@@ -238,20 +239,20 @@ def test_a_decorator_without_a_name_says_how_it_is_written():
 @pytest.fixture
 def fresh(monkeypatch):
     """The process's registries as new, and nothing of them kept."""
-    monkeypatch.setattr(plugins, "_local", [])
+    monkeypatch.setattr(local, "pending", [])
     loaded = load()
     monkeypatch.setattr(plugins, "load_once", lambda: loaded)
     return plugins
 
 
 def test_what_was_decorated_before_the_plugins_were_loaded_keeps_its_provider(write, monkeypatch):
-    monkeypatch.setattr(plugins, "_local", [])
+    monkeypatch.setattr(local, "pending", [])
     plugins.register_ffn("mine")(Registries)
     write("plug_bad", "raise OSError('x')")
     loaded = load(points=[point("bad", "plug_bad")])
     monkeypatch.setattr(plugins, "load_once", lambda: loaded)
     assert "ffn:mine" not in loaded.statuses[0].provides
-    assert plugins.registries().ffn.provider("mine") == Provider("mlpkit.plugins")
+    assert plugins.registries().ffn.provider("mine") == Provider(Registries.__module__)
 
 
 def test_a_notebook_s_cell_may_run_twice_but_not_take_the_name_of_another(fresh):
@@ -320,7 +321,7 @@ def test_the_environment_blocks_and_allows(monkeypatch, write):
     monkeypatch.setattr(plugins, "entry_points", lambda group: installed)
     monkeypatch.setenv("MLPKIT_PLUGINS", "a, b")
     monkeypatch.setenv("MLPKIT_PLUGINS_BLOCK", "dist-plug_b")
-    loaded = plugins.load_once.__wrapped__()
+    loaded = plugins.load_environment.__wrapped__()
     assert [(s.name, s.state) for s in loaded.statuses] == [
         ("mlpkit", "ok"),
         ("a", "ok"),

@@ -95,9 +95,7 @@ def test_a_malformed_name_is_refused_with_its_provider(registry, name, as_alias)
     ],
 )
 def test_a_clash_names_both_providers_with_their_versions(registry, taken, word):
-    with pytest.raises(
-        RegistrationError, match=rf"ffn '{word}' .* both mine 1\.0 and theirs 2\.5"
-    ):
+    with pytest.raises(RegistrationError, match=rf"ffn '{word}' .* both mine 1\.0 and theirs 2\.5"):
         registry.add([taken], THEIRS)
     assert registry.provider(word) == MINE
 

@@ -18,6 +18,10 @@ VERBS = {
     "list": ("mlpkit.cli.catalogue", "what is registered: activations, FFNs, data …"),
     "show": ("mlpkit.cli.catalogue", "one entry: options, formula, paper, provider"),
     "describe": ("mlpkit.cli.describe", "a model in numbers: parts, parameters, FLOPs"),
+    "plugins": ("mlpkit.cli.plugins", "the plugins: state, version, what each provides"),
+    "check": ("mlpkit.cli.check", "the conformance kit on an entry or a distribution"),
+    "new-plugin": ("mlpkit.cli.new_plugin", "write an installable plugin to start from"),
+    "doctor": ("mlpkit.cli.doctor", "versions, device, plugins, data, self-check: for a report"),
     "completion": ("mlpkit.cli.completion", "shell completion for bash, zsh and fish"),
 }
 # what Hydra parses itself; argparse must not take its flags
@@ -40,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments[:1] or os.environ.get("HYDRA_FULL_ERROR") == "1"
     arguments = arguments[1:] if arguments[:1] == ["--debug"] else arguments
     try:
-        return run(arguments)
+        return run(with_plugins(arguments))
     except KeyboardInterrupt:
         print("mlpkit: interrupted", file=sys.stderr)
         return 1
@@ -51,6 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         return report(error)
+
+
+def with_plugins(arguments: list[str]) -> list[str]:
+    """Loads the local plugins of leading ``-p FILE_OR_MODULE``; returns what stands after them."""
+    modules = []
+    while arguments[:1] == ["-p"] and len(arguments) > 1:
+        modules.append(arguments[1])
+        arguments = arguments[2:]
+    if modules:
+        importlib.import_module("mlpkit.plugins").require(modules)
+    return arguments
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -76,6 +91,9 @@ def build_parser(verb: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mlpkit {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks (put it first)")
+    parser.add_argument(
+        "-p", metavar="FILE_OR_MODULE", help="load a local plugin (put it before the verb)"
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, (module, line) in VERBS.items():
         sub = verbs.add_parser(name, help=line, description=line)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlpkit.configs.run import option
+
 
 @dataclass(kw_only=True)
 class DataConfig:
@@ -11,7 +13,7 @@ class DataConfig:
 
     name: str  # the registered source
     tokenizer: str = "bytes"  # "bytes", or the path of a tokenizer.json
-    val_fraction: float = 0.05  # share of the text kept for validation, between 0 and 1
+    val_fraction: float = option(0.05, "share of the text kept for validation", above=0, below=1)
 
 
 @dataclass(kw_only=True)

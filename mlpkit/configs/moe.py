@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlpkit.configs.run import option
 from mlpkit.sizing import MULTIPLE, round_up
 
 
@@ -24,18 +25,26 @@ class MoEConfig:
     """Options of the MoE."""
 
     name: str = "moe"
-    num_experts: int = 8  # E
-    num_experts_per_tok: int = 2  # K, at most E
-    # name or mapping of an FFN; a list of mappings with num_experts each: several types
-    expert: Any = field(default_factory=lambda: {"name": "swiglu"})
+    num_experts: int = option(8, "E", minimum=1)
+    num_experts_per_tok: int = option(2, "K, experts per token, at most E", minimum=1)
+    expert: Any = field(default_factory=lambda: {"name": "swiglu"})  # name or mapping of an FFN
+    experts: Any = None  # instead of expert, several types: mappings with num_experts each
     shared: Any = None  # name or mapping of an FFN that every token passes; null: none
-    shared_combine: str = "sum"  # sum | average | gated: how its output joins
+    shared_combine: str = option(
+        "sum", "how the shared FFN's output joins", choices=("sum", "average", "gated")
+    )
     router: Any = field(default_factory=lambda: {"name": "topk"})  # name or mapping
     balance: Any = field(default_factory=_balance)  # term → coefficient, or mapping of options
     backend: Any = "auto"  # auto | loop | grouped | padded | gather, or a plugin's
-    latent_size: int | None = None  # width that the experts work in; null: the hidden size
-    capacity_factor: float | None = None  # > 0, rows an expert takes over its even share; null: all
-    drop_policy: str = "position"  # position | probs: who stays when an expert is full
+    latent_size: int | None = option(
+        None, "width that the experts work in; null: the hidden size", minimum=1
+    )
+    capacity_factor: float | None = option(
+        None, "rows that an expert takes over its even share; null: all", above=0
+    )
+    drop_policy: str = option(
+        "position", "who stays when an expert is full", choices=("position", "probs")
+    )
 
 
 def matched_expert_width(dense_width: int, num_experts_per_tok: int) -> int:

@@ -38,8 +38,8 @@ class TrainingConfig:
     """The training loop."""
 
     max_steps: int = option(1000, "optimizer steps", minimum=1)
-    batch_size: int = option(16, "sequences per optimizer step", minimum=1)
-    sequence_length: int = option(256, "tokens per sequence", minimum=2)
+    batch_size: int = option(32, "sequences per optimizer step", minimum=1)
+    sequence_length: int = option(128, "tokens per sequence", minimum=2)
     gradient_accumulation_steps: int = option(
         1, "micro-batches that a batch is split into; the result does not depend on it", minimum=1
     )
@@ -78,7 +78,9 @@ class LintConfig:
 class RunConfig:
     """Everything that `mlpkit train` reads; the components are typed when they are chosen."""
 
-    seed: int = option(0, "seed of initial values, data order and sampling", minimum=0)
+    seed: int = option(
+        0, "seed of initial values, data order and sampling", minimum=0, maximum=2**63 - 1
+    )
     activation: Any = option(None, "inherited by every FFN that has one and says nothing itself")
     ffn: Any = option(None, "the FFN of every block")
     model: ModelConfig = field(default_factory=ModelConfig)

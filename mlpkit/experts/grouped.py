@@ -47,7 +47,7 @@ class GroupedLinear(nn.Module):
 def _autocast(*tensors: Tensor) -> Iterator[Tensor]:
     # By hand: register_autocast fixes one dtype, and autocast may ask for bfloat16 or float16.
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return iter(tensors)
     dtype = torch.get_autocast_dtype(device)
     return iter([t if t.dtype == torch.float64 else t.to(dtype) for t in tensors])

@@ -7,9 +7,10 @@ import math
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -25,13 +26,17 @@ from mlpkit.data import Dataset
 from mlpkit.data.batches import tokens_per_epoch, train_batch
 from mlpkit.describe import Description, describe
 from mlpkit.figures.curves import save_loss_curve
+from mlpkit.lint import lint
 from mlpkit.model import Decoder, generate
-from mlpkit.plugins import plugin_versions
+from mlpkit.plugins import plugin_versions, registries
 from mlpkit.training.evaluation import Validation, evaluate
 from mlpkit.training.optimizer import build_optimizer, learning_rate
 from mlpkit.training.precision import Precision, choose_precision
 from mlpkit.training.progress import Display, Meter, Stopwatch, clock, printable
 from mlpkit.training.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from mlpkit.training.mixture import Mixture
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -106,6 +111,8 @@ class Run:
         self.optimizer = build_optimizer(model, self.options)
         self.meter = Meter(max_steps=self.options.max_steps, eval_every=self.options.eval_every)
         self.step = 0
+        self.mixture = build_mixture(model)
+        self.health: dict[str, Any] = {}
         if self.options.compile:
             model.compile()  # in place: the names in the state dict stay as they are
 
@@ -165,6 +172,7 @@ class Run:
             f"{options.sequence_length} = {tokens:,} tokens, {epochs:.2f} epochs, "
             f"{total:.3g} FLOPs",
             f"computing  {self.precision}, {torch.get_num_threads()} threads",
+            *(f"note       {finding}" for finding in lint(self.config, registries())),
             f"run        {directory.path}",
             f"estimated  {clock(self.estimate())}",
         )
@@ -190,7 +198,8 @@ class Run:
         options, watch = self.options, Stopwatch()
         # Whatever is random in a step depends on (seed, step) alone, not on what ran before it.
         torch.manual_seed(derived_seed(self.config.seed, f"step {self.step}"))
-        loss = self.loss_and_gradients(self.step)
+        with self.mixture or nullcontext():
+            loss = self.loss_and_gradients(self.step)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.max_grad_norm))
         self.require_finite(loss, norm)
         rate = learning_rate(self.step, options)
@@ -198,6 +207,8 @@ class Run:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.mixture:
+            self.mixture.after_step()
         self.step += 1
         self.meter.add_step(watch.seconds, options.batch_size * options.sequence_length)
         if self.step % options.log_every == 0 or self.step in (1, options.max_steps):
@@ -205,6 +216,7 @@ class Run:
                 {
                     "step": self.step,
                     "loss": loss,
+                    **(self.mixture.terms if self.mixture else {}),
                     "learning_rate": rate,
                     "grad_norm": norm,
                     "tokens_per_second": round(self.meter.tokens_per_second, 1),
@@ -227,7 +239,8 @@ class Run:
         for x, y in zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True):
             # Each micro-batch counts by its tokens: a mean of means would favour short ones.
             loss = self.summed_loss(x, y) / targets.numel()
-            loss.backward()  # type: ignore[no-untyped-call]
+            balance = self.mixture.losses(y.numel() / targets.numel()) if self.mixture else 0.0
+            torch.autograd.backward(loss + balance)
             total += loss.item()
         return total
 
@@ -265,8 +278,10 @@ class Run:
             max_tokens=None if whole else self.options.eval_tokens,
         )
         self.meter.add_validation(watch.seconds)
-        directory.log({"step": self.step, "val_loss": result.loss, "val_bpb": result.bpb})
-        display.validation(self.step, result)
+        self.health = self.mixture.health() if self.mixture else {}
+        scores = {"step": self.step, "val_loss": result.loss, "val_bpb": result.bpb}
+        directory.log({**scores, **self.health})
+        display.validation(self.step, result, self.health)
         return result
 
     def sample(self) -> str:
@@ -298,6 +313,7 @@ class Run:
             "training_flops": tokens * self.description.training_flops_per_token,
             "tokens_per_second": round(self.meter.tokens_per_second, 1),
             "training_seconds": round(self.meter.step_seconds, 3),
+            **self.health,
         }
 
     def provenance(self, overrides: Sequence[str]) -> dict[str, Any]:
@@ -320,6 +336,15 @@ class Run:
                 "tokenizer": meta.tokenizer_fingerprint,
             },
         }
+
+
+def build_mixture(model: Decoder) -> Mixture | None:
+    """What the MoE layers of a model need; None for a dense model, which loads no MoE code."""
+    if not any("taps" in vars(module) for module in model.modules()):
+        return None
+    from mlpkit.training.mixture import Mixture
+
+    return Mixture(model)
 
 
 def derived_seed(seed: int, purpose: str) -> int:

@@ -11,11 +11,18 @@ from mlpkit.configs.run import TrainingConfig
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices with decay, vectors (norms, biases, activations' parameters) without."""
+    """Matrices with decay, vectors (norms, biases, activations' parameters) without.
+
+    In a stack of experts (E in front) it is the expert's own tensor that counts.
+    """
+    stacks = [m for m in model.modules() if {"num_experts", "_template"} <= vars(m).keys()]
+    stacked = {id(p) for stack in stacks for p in stack.parameters()}
     trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() - (id(p) in stacked) >= 2]
+    chosen = {id(p) for p in matrices}
     return [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": [p for p in trained if id(p) not in chosen], "weight_decay": 0.0},
     ]
 
 

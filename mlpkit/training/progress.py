@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -89,13 +91,20 @@ class Display:
         if not self.console.is_terminal and (step % self.every == 0 or step == 1):
             self.console.print(f"step {step}/{self.meter.max_steps}  {text}", highlight=False)
 
-    def validation(self, step: int, result: Validation) -> None:
-        """Shows a validation."""
+    def validation(self, step: int, result: Validation, health: Mapping[str, Any]) -> None:
+        """Shows a validation, and in a MoE the load since the last one."""
         self.console.print(
             f"step {step}  validation loss {result.loss:.4f}  perplexity {result.perplexity:.2f}  "
             f"{result.bpb:.3f} bits per byte",
             highlight=False,
         )
+        if health:
+            self.console.print(
+                f"    experts  MaxVio {health['max_violation']:.2f} of the worst layer "
+                f"({health['max_violation_share']:.0%} of collapse)  "
+                f"dead {health['dead_experts']}/{health['num_experts']}",
+                highlight=False,
+            )
 
 
 def clock(seconds: float) -> str:

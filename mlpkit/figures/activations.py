@@ -1,0 +1,357 @@
+"""Activation functions and their derivatives side by side, minima and zeros marked."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mlpkit.activations import derivative, make_activation
+from mlpkit.build import Component
+from mlpkit.figures.canvas import NORMAL, SMALL, Theme, dress, new_figure, theme
+from mlpkit.figures.labels import Words, number, words
+from mlpkit.figures.landmarks import Place, grid, minima, zeros
+from mlpkit.plugins import registries
+from mlpkit.specs import ActivationSpec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ELEMENTS = 64  # of a vector in which one varies, for functions of several elements
+WIDTH, PANEL, ROW = 7.2, 2.5, 0.4  # inches: the width of a page's text, a panel, a row of text
+MARKED = 12  # more marks than these would hide the curve
+DASHES = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)))  # the second round of colours is dashed, …
+
+
+class RangeError(ValueError):
+    """A range of x that has no inside."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One activation as functions of x alone.
+
+    Args:
+        name: Its name, with the options that were given.
+        formula: As its spec has it.
+        note: What a reader must know of learned or further inputs; empty if nothing.
+        function: (N,) float64 to (N,).
+        slope: The derivative, (N,) to (N,).
+    """
+
+    name: str
+    formula: str
+    note: str
+    function: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+def plot_activation(
+    *names: Component,
+    span: tuple[float, float] = (-6.0, 6.0),
+    dark: bool = False,
+    lang: str = "en",
+) -> Figure:
+    """Draws activations and their derivatives.
+
+    Args:
+        names: Names of registered activations, or mappings with a name and options.
+        span: The range of x.
+        dark: Whether the background is dark.
+        lang: "en" or "zh".
+
+    Returns:
+        A matplotlib figure, which a notebook shows and ``save_figure`` writes.
+
+    Raises:
+        UnknownNameError: No activation has the name.
+        ActivationOptionError: An activation has no such option, or refuses its value.
+        RangeError: The range is empty or infinite.
+        MissingExtraError: matplotlib is not installed.
+        FontError: No installed font has the language's characters.
+    """
+    low, high = float(span[0]), float(span[1])
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise RangeError(f"the range of x is {low:g} to {high:g}; give two numbers, smaller first")
+    text, colours = words(lang), theme(dark)
+    curves = [curve(name, text) for name in names]
+    notes = sum(bool(c.note) for c in curves)
+    below = 0.62 + ROW * len(curves) + 0.16 * notes
+    height = PANEL + below + 0.3
+    figure = new_figure(WIDTH, height, dark=dark)
+    panels = [
+        figure.add_axes((left / WIDTH, below / height, 3.15 / WIDTH, PANEL / height))
+        for left in (0.4, 3.95)
+    ]
+    functions = [[c.function for c in curves], [c.slope for c in curves]]
+    titles = (text.function, text.derivative)
+    found = [
+        _panel(axes, title, several, (low, high), colours)
+        for axes, title, several in zip(panels, titles, functions, strict=True)
+    ]
+    _table(figure, curves, found, (low, high), text, colours, top=below - 0.42)
+    dress(figure, lang)
+    return figure
+
+
+def curve(component: Component, text: Words) -> Curve:
+    """The functions of x of a registered activation.
+
+    Args:
+        component: Its name, or a mapping with name and options.
+        text: The language of the note.
+
+    Raises:
+        UnknownNameError: No activation has the name.
+        ActivationOptionError: It has no such option, or refuses its value.
+    """
+    given: Mapping[str, Any] = {"name": component} if isinstance(component, str) else component
+    options = {key: value for key, value in given.items() if key != "name"}
+    spec = registries().activation.get(given["name"])
+    function, slope = _elementwise(spec, options) if spec.elementwise else _one(spec, options)
+    notes = []
+    if spec.parameters:
+        notes.append(text.learned.format(names=text.separator.join(spec.parameters)))
+    if not spec.elementwise:
+        notes.append(text.one_element.format(count=ELEMENTS))
+    settings = ", ".join(f"{key}={value}" for key, value in options.items())
+    return Curve(
+        name=f"{spec.name} ({settings})" if settings else spec.name,
+        formula=spec.formula if len(spec.formula) <= 100 else spec.formula[:99] + "…",
+        note="; ".join(notes),
+        function=function,
+        slope=slope,
+    )
+
+
+def _elementwise(
+    spec: ActivationSpec, options: Mapping[str, Any]
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    module = make_activation(spec, **options).double().eval()
+
+    @torch.no_grad()
+    def function(x: Tensor) -> Tensor:
+        value: Tensor = module(x.unsqueeze(-1)).squeeze(-1)
+        return value
+
+    return function, lambda x: derivative(spec, x.unsqueeze(-1), **options).squeeze(-1).detach()
+
+
+def _one(
+    spec: ActivationSpec, options: Mapping[str, Any]
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """One element of a vector as a function of itself, with the others held."""
+    module = make_activation(spec, **options).double().eval()
+    level = (torch.arange(1, ELEMENTS, dtype=torch.float64) - 0.5) / (ELEMENTS - 1)
+    others = torch.special.ndtri(level)
+
+    def first(x: Tensor) -> Tensor:
+        value: Tensor = module(torch.cat([x[:, None], others.expand(len(x), -1)], dim=1))[:, 0]
+        return value
+
+    def slope(x: Tensor) -> Tensor:
+        point = x.detach().requires_grad_()
+        return torch.autograd.grad(first(point).sum(), point)[0]
+
+    return lambda x: first(x).detach(), slope
+
+
+def _panel(
+    axes: Any,
+    title: str,
+    functions: Sequence[Callable[[Tensor], Tensor]],
+    span: tuple[float, float],
+    colours: Theme,
+) -> list[tuple[list[Place], list[Place]]]:
+    """Draws functions of x; returns the minima and zeros of each."""
+    x = grid(*span)
+    values = [function(x) for function in functions]
+    found = []
+    for index, (function, y) in enumerate(zip(functions, values, strict=True)):
+        colour, dashes = stroke(index, colours)
+        axes.plot(x, broken(y), color=colour, linestyle=dashes, linewidth=1.5, zorder=3)
+        places = (minima(function, *span), zeros(function, *span))
+        found.append(places)
+        # A zero that is a minimum too shows both: the filled mark within the open one.
+        for marked, size, fill in ((places[1], 6.0, colours.background), (places[0], 3.2, colour)):
+            ends = [end for p in marked for end in _ends(p, span)]
+            if len(ends) <= MARKED:
+                axes.plot(
+                    [a for a, _ in ends],
+                    [b for _, b in ends],
+                    "o",
+                    markersize=size,
+                    markerfacecolor=fill,
+                    markeredgecolor=colour,
+                    markeredgewidth=1.0,
+                    zorder=4,
+                )
+    _frame(axes, title, span, values, colours)
+    return found
+
+
+def stroke(index: int, colours: Theme) -> tuple[str, Any]:
+    """The colour and dashes of a curve by its place in the list."""
+    number_of = len(colours.series)
+    return colours.series[index % number_of], DASHES[index // number_of % len(DASHES)]
+
+
+def broken(y: Tensor) -> Tensor:
+    """The values with a gap at each jump, so that no line pretends to join its sides.
+
+    A step is a jump when it is 8 times the steps on both its sides and 2 % of the whole height.
+    """
+    step = y.diff().abs()
+    sides = torch.maximum(
+        torch.nn.functional.pad(step[:-1], (1, 0)), torch.nn.functional.pad(step[1:], (0, 1))
+    )
+    jump = (step > 8 * sides) & (step > 0.02 * (y.max() - y.min()))
+    gapped = y.clone()
+    gapped[:-1][jump] = torch.nan
+    return gapped
+
+
+def _ends(place: Place, span: tuple[float, float]) -> list[tuple[float, float]]:
+    """Where a place is marked: a point, or an interval's ends inside of the range."""
+    ends = (place.low, place.high) if place.flat else (place.low,)
+    return [(end, place.value) for end in ends if not place.flat or end not in span]
+
+
+def _frame(
+    axes: Any,
+    title: str,
+    span: tuple[float, float],
+    values: Sequence[Tensor],
+    colours: Theme,
+) -> None:
+    axes.set_title(title, fontsize=NORMAL + 1, color=colours.ink, loc="left", pad=6)
+    axes.set_facecolor(colours.background)
+    axes.grid(color=colours.line, linewidth=0.5, alpha=0.6)
+    axes.axhline(0, color=colours.faint, linewidth=0.7, zorder=1)
+    if span[0] < 0 < span[1]:
+        axes.axvline(0, color=colours.faint, linewidth=0.7, zorder=1)
+    axes.tick_params(labelsize=SMALL, colors=colours.faint, length=2.5, width=0.6)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(colours.line)
+    axes.set_xlim(*span)
+    low, high = axes.get_ylim()
+    # Of several curves one may dwarf the others, as ReLU² does ReLU; it leaves through the frame.
+    tallest = 2 * statistics.median_low([float(y.abs().max()) for y in values])
+    if len(values) > 1 and tallest > 0:
+        low, high = max(low, -tallest), min(high, tallest)
+    axes.set_ylim(low, high)
+
+
+def _table(
+    figure: Figure,
+    curves: Sequence[Curve],
+    found: Sequence[Sequence[tuple[list[Place], list[Place]]]],
+    span: tuple[float, float],
+    text: Words,
+    colours: Theme,
+    *,
+    top: float,
+) -> None:
+    """Writes under the panels, for each curve, its formula and what is marked."""
+    from matplotlib.lines import Line2D  # an extra, as in canvas.new_figure
+
+    width, height = figure.get_size_inches()
+
+    def write(x: float, y: float, line: str, size: float, colour: str, **more: Any) -> Any:
+        return figure.text(x / width, y / height, line, fontsize=size, color=colour, **more)
+
+    _key(figure, text, colours)
+    y = top
+    for index, entry in enumerate(curves):
+        colour, dashes = stroke(index, colours)
+        position = {"transform": figure.transFigure, "color": colour, "linestyle": dashes}
+        xs = (0.4 / width, 0.68 / width)
+        figure.add_artist(Line2D(xs, [(y + 0.035) / height] * 2, linewidth=1.8, **position))
+        name = write(0.75, y, entry.name, NORMAL, colour, fontweight="bold")
+        write(
+            0.75 + name.get_window_extent().width / figure.dpi + 0.12,
+            y,
+            f"f(x) = {entry.formula}" if entry.formula else "",
+            NORMAL,
+            colours.ink,
+        )
+        for left, places in zip((0.75, 3.95), (found[0][index], found[1][index]), strict=True):
+            symbol = "f:  " if left < 1 else "f′:  "
+            line = symbol + "; ".join(summary(*places, span, text))
+            write(left, y - 0.155, line, SMALL, colours.faint)
+        if entry.note:
+            y -= 0.155
+            write(0.75, y - 0.155, entry.note, SMALL, colours.faint)
+        y -= ROW
+
+
+def _key(figure: Figure, text: Words, colours: Theme) -> None:
+    """Explains both marks, above the right panel's end."""
+    from matplotlib.lines import Line2D  # an extra, as in canvas.new_figure
+
+    marks = [
+        Line2D([], [], marker="o", linestyle="", color=colours.faint, markersize=size, mfc=fill)
+        for size, fill in ((3.2, colours.faint), (5.0, colours.background))
+    ]
+    figure.legend(
+        marks,
+        (text.key_minimum, text.key_zero),
+        loc="upper right",
+        bbox_to_anchor=(7.15 / WIDTH, 1.0),
+        ncols=2,
+        frameon=False,
+        fontsize=SMALL,
+        labelcolor=colours.faint,
+        handletextpad=0.1,
+        columnspacing=1.0,
+    )
+
+
+def summary(
+    lowest: Sequence[Place], zero: Sequence[Place], span: tuple[float, float], text: Words
+) -> list[str]:
+    """Minima and zeros in words.
+
+    Args:
+        lowest: The minima.
+        zero: The zeros.
+        span: The range of x.
+        text: The language.
+
+    Returns:
+        Phrases such as "min −0.27846 at −1.2785" and "zero at 0".
+    """
+    parts = []
+    for place in lowest if len(lowest) <= 2 else ():
+        where = spot(place, span, text)
+        parts.append(text.minimum.format(value=number(place.value), place=where))
+    if len(lowest) > 2:
+        best = min(lowest, key=lambda place: place.value)
+        value, where = number(best.value), spot(best, span, text)
+        parts.append(text.minima.format(count=len(lowest), value=value, place=where))
+    if not lowest:
+        parts.append(text.no_minimum)
+    if len(zero) > 4:
+        return [*parts, text.zeros.format(count=len(zero))]
+    spots = text.separator.join(spot(place, span, text) for place in zero)
+    return [*parts, text.zero.format(places=spots) if zero else text.no_zero]
+
+
+def spot(place: Place, span: tuple[float, float], text: Words) -> str:
+    """Where a place is: a number, or "x ≤ 0" for what is flat up to the range's end."""
+    if not place.flat:
+        return number(place.low)
+    low, high = number(place.low), number(place.high)
+    if place.low <= span[0]:
+        return f"x ≤ {high}"
+    if place.high >= span[1]:
+        return f"x ≥ {low}"
+    return text.interval.format(low=low, high=high)

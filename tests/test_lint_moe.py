@@ -1,0 +1,89 @@
+"""The traps of a mixture of experts: each found, each with its way out, each allowed by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlpkit.compose import ConfigError, compose
+from mlpkit.lint import lint
+from mlpkit.plugins import registries
+
+# overrides → words of the error
+ERRORS = {
+    "num_experts_per_tok=9": ("num_experts_per_tok is 9", "1 to 8"),
+    "num_experts=0": ("num_experts is 0", "at least 1"),
+    "router.n_group=3": ("num_experts is 8", "n_group 3"),
+    "router.n_group=8": ("num_experts_per_tok is 2", "topk_group"),
+    "capacity_factor=-1.0": ("capacity_factor is -1.0", "above 0"),
+    "shared_combine=x": ("shared_combine is 'x'", "average"),
+    "router.score=gelo": ("ffn.router.score", "gelu"),
+    "expert.intermediate_size=-1": ("ffn.expert.intermediate_size is -1", "whole number"),
+    "expert=moe": ("ffn.expert is a moe", "dense"),
+    "experts=[{name: naive, num_experts: 7}, {name: moe, num_experts: 1}]": (
+        "ffn.experts.1 is a moe",
+        "dense",
+    ),
+    "experts=[3]": ("ffn.experts", "list such as"),
+    "balance.selection_bias=0.1": ("balance.selection_bias", "router.selection_bias=true"),
+    "balance=7": ("ffn.balance is 7", "mapping"),
+    "balance.loda=0.1": ("loda", "load"),
+    "balance.load={coefficient: 0.1, over_token: sequence}": ("over_token", "over_tokens"),
+}
+# what may be allowed: overrides → code
+ALLOWED = {
+    "ffn.num_experts_per_tok=1": "top1-normalised",
+    "ffn/router=expert_choice": "non-causal",
+    "ffn.capacity_factor=1.5 ffn.drop_policy=probs": "non-causal",
+    "ffn.capacity_factor=0.5": "small-capacity",
+    "++ffn.balance.load_hf=0.1": "two-conventions",
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_a_trap_is_an_error_with_its_key_and_the_way_out(line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(["ffn=moe", f"++ffn.{line}"])
+    for word in ERRORS[line]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ALLOWED)
+def test_a_trap_may_be_walked_into_by_name(line: str) -> None:
+    overrides = ["ffn=moe", *line.split()]
+    with pytest.raises(ConfigError, match=rf"lint\.allow=\[{ALLOWED[line]}\]"):
+        compose(overrides)
+    compose([*overrides, f"lint.allow=[{ALLOWED[line]}]"])
+
+
+def test_top1_without_normalising_is_no_trap() -> None:
+    compose(["ffn=moe", "ffn.num_experts_per_tok=1", "ffn.router.norm_topk_prob=false"])
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("ffn.balance=null", "unbalanced"), ("ffn/router=deepseek_v3", "fixed-bias")],
+)
+def test_a_note_does_not_stop_the_run(line: str, code: str) -> None:
+    config = compose(["ffn=moe", line])
+    assert code in [finding.code for finding in lint(config, registries())]
+
+
+def test_the_default_mixture_and_the_dense_default_have_no_finding() -> None:
+    for overrides in ([], ["ffn=moe"], ["ffn=moe", "ffn/shared=swiglu"]):
+        assert lint(compose(overrides), registries()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ffn/expert=zero activation=gelu", "'zero' takes none"),
+        ("ffn.expert.activation=gelu activation=relu", "ffn.expert.activation is set too"),
+    ],
+)
+def test_an_activation_that_no_expert_reads_is_an_error(line: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        compose(["ffn=moe", *line.split()])
+
+
+def test_an_activation_reaches_the_experts_that_say_nothing() -> None:
+    compose(["ffn=moe", "activation=gelu", "ffn/shared=swiglu", "ffn.shared.activation=relu"])
