@@ -1,0 +1,18 @@
+"""The one place that knows names and classes: config and registries in, modules out."""
+
+from mlpkit.build.ffns import build_activation, build_ffn, effective_activation, ffn_label
+from mlpkit.build.models import build_data, build_model
+from mlpkit.build.parts import BuildError, Component, plain, seeded
+
+__all__ = [
+    "BuildError",
+    "Component",
+    "build_activation",
+    "build_data",
+    "build_ffn",
+    "build_model",
+    "effective_activation",
+    "ffn_label",
+    "plain",
+    "seeded",
+]

@@ -1,0 +1,103 @@
+"""The decoder and the data of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from omegaconf import DictConfig
+
+from mlpkit.build.ffns import build_ffn
+from mlpkit.build.parts import construct, plain, seeded, split
+from mlpkit.compose import check, compose
+from mlpkit.configs.data import DataConfig
+from mlpkit.data import Dataset, Tokenizer, build_tokenizer, load_data
+from mlpkit.model import Attention, Block, Decoder
+from mlpkit.plugins import registries
+from mlpkit.sizing import check_heads
+
+
+def build_model(
+    config: DictConfig | Sequence[str] = (), *, tokenizer: Tokenizer | None = None
+) -> Decoder:
+    """The decoder of a configuration, with initial values from its seed.
+
+    Every part draws from a generator seeded by (seed, the part's name), so that two variants
+    have equal initial values wherever they have equal parts.
+
+    Args:
+        config: A composed configuration, or overrides for ``compose``.
+        tokenizer: The tokenizer whose vocabulary it has; None: the configuration's.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        BuildError: A part refuses its options.
+    """
+    if isinstance(config, DictConfig):
+        check(config)
+    else:
+        config = compose(list(config))
+    tokenizer = tokenizer or build_tokenizer(config.data.tokenizer)
+    model, seed = config.model, config.seed
+    size = check_heads(
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        head_dim=model.head_dim,
+    )
+    blocks = [_build_block(config, size, f"layers.{i}") for i in range(model.num_layers)]
+    with seeded(seed, "embed_tokens"):
+        return Decoder(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=model.hidden_size,
+            layers=blocks,
+            head_dim=size,
+            rope_theta=model.rope_theta,
+            norm_eps=model.norm_eps,
+            tie_word_embeddings=model.tie_word_embeddings,
+        )
+
+
+def build_data(config: DictConfig) -> Dataset:
+    """The tokens that a configuration trains on, from the cache or made now.
+
+    Args:
+        config: A composed configuration.
+
+    Raises:
+        DataError: The source has no text, or not enough.
+    """
+    name, options = split(plain(config.data), {})
+    common = {
+        field.name: options.pop(field.name) for field in fields(DataConfig) if field.name != "name"
+    }
+    tokenizer = build_tokenizer(common["tokenizer"])
+    spec = registries().data.get(name)
+    source = construct("data", spec, options)
+    return load_data(source, tokenizer, val_fraction=common["val_fraction"])
+
+
+def _build_block(config: DictConfig, size: int, part: str) -> Block:
+    model = config.model
+    with seeded(config.seed, f"{part}.self_attn"):
+        attention = Attention(
+            hidden_size=model.hidden_size,
+            num_attention_heads=model.num_attention_heads,
+            num_key_value_heads=model.num_key_value_heads,
+            head_dim=size,
+            qk_norm=model.qk_norm,
+            norm_eps=model.norm_eps,
+        )
+    with seeded(config.seed, f"{part}.ffn"):
+        ffn = build_ffn(
+            plain(config.ffn),
+            hidden_size=model.hidden_size,
+            inherited_activation=plain(config.activation),
+        )
+    return Block(
+        attention=attention,
+        ffn=ffn,
+        hidden_size=model.hidden_size,
+        norm_eps=model.norm_eps,
+        dropout=model.dropout,
+    )

@@ -1,0 +1,159 @@
+"""The parts of a MoE from their names: router, experts, shared FFN, balance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mlpkit.balance import BalanceTerm, BiasRule
+from mlpkit.build.ffns import build_activation, build_ffn
+from mlpkit.build.parts import BuildError, Component, construct, plain, split
+from mlpkit.configs.moe import MoEConfig, expert_types, matched_expert_width
+from mlpkit.experts import Backend, ExpertGroups, Experts
+from mlpkit.plugins import registries
+from mlpkit.routers import Router
+from mlpkit.specs import resolve
+
+
+def build_router(
+    name: Component,
+    *,
+    hidden_size: int,
+    num_experts: int,
+    num_experts_per_tok: int,
+    **options: Any,
+) -> Router:
+    """A new instance of a registered router.
+
+    Args:
+        name: Its name, or a mapping with ``name`` and options.
+        hidden_size: H.
+        num_experts: E.
+        num_experts_per_tok: K, at most E.
+        options: Its options; ``score`` may be "softmax", or an activation's name or mapping.
+
+    Raises:
+        UnknownNameError: No router or activation has the name.
+        BuildError: An option it does not have, or a value it refuses.
+    """
+    name, options = split(name, options)
+    spec = registries().router.get(name)
+    score = options.get("score", "softmax")
+    if not isinstance(score, nn.Module) and score != "softmax":
+        options["score"] = build_activation(score)
+    sizes = {
+        "hidden_size": hidden_size,
+        "num_experts": num_experts,
+        "num_experts_per_tok": num_experts_per_tok,
+    }
+    router: Router = construct("router", spec, {**sizes, **options})
+    return router
+
+
+def build_balance(name: str, value: Any) -> BalanceTerm | BiasRule:
+    """A balance term or bias rule.
+
+    Args:
+        name: Its registered name.
+        value: Its coefficient, or a mapping of its options.
+
+    Raises:
+        UnknownNameError: No balance has the name.
+        BuildError: An option it does not have, or a value it refuses.
+    """
+    options = dict(value) if hasattr(value, "items") else {"coefficient": value}
+    options.pop("name", None)
+    term: BalanceTerm | BiasRule = construct("balance", registries().balance.get(name), options)
+    return term
+
+
+def moe_parts(
+    hidden_size: int, inherited_activation: Component | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The constructor's arguments from the configuration's options: names become parts.
+
+    Args:
+        hidden_size: H.
+        inherited_activation: The run's activation, for the experts.
+        options: As in ``MoEConfig``; what is missing has its default.
+
+    Returns:
+        The arguments of ``MoE``.
+    """
+    defaults = {k: v for k, v in vars(MoEConfig()).items() if k != "name"}
+    merged = {**defaults, **plain(options)}
+    num_experts, per_token = merged.pop("num_experts"), merged.pop("num_experts_per_tok")
+    expert, several = merged.pop("expert"), merged.pop("experts")
+    backend = _backend(merged.pop("backend"))
+    shared, router = merged.pop("shared"), merged.pop("router")
+    balance = merged.pop("balance") or {}
+    if not isinstance(router, nn.Module):
+        router = build_router(
+            router,
+            hidden_size=hidden_size,
+            num_experts=num_experts,
+            num_experts_per_tok=per_token,
+        )
+    width = merged["latent_size"] or hidden_size
+    stacks = []
+    for component, number in expert_types(several or expert, num_experts):
+        matched = match_width(component, width, per_token, inherited_activation)
+        copies = [
+            build_ffn(matched, hidden_size=width, inherited_activation=inherited_activation)
+            for _ in range(number)
+        ]
+        stacks.append(Experts(copies, backend=backend))
+    if shared is not None and not isinstance(shared, nn.Module):
+        shared = build_ffn(
+            shared, hidden_size=hidden_size, inherited_activation=inherited_activation
+        )
+    return {
+        **merged,
+        "router": router,
+        "experts": stacks[0] if len(stacks) == 1 else ExpertGroups(stacks),
+        "shared": shared,
+        "balance": {name: build_balance(name, value) for name, value in balance.items()},
+    }
+
+
+def match_width(
+    expert: Component,
+    hidden_size: int,
+    num_experts_per_tok: int,
+    inherited_activation: Component | None = None,
+) -> Component:
+    """The expert with its width set, if it has one and says nothing: its dense width over K.
+
+    So K experts together are as wide as the dense FFN, and a token costs the same.
+
+    Args:
+        expert: The expert's name or mapping.
+        hidden_size: The width it works in.
+        num_experts_per_tok: K.
+        inherited_activation: The run's activation.
+    """
+    name, options = split(expert, {})
+    spec = registries().ffn.get(name)
+    if spec.width != "intermediate_size" or options.get(spec.width) is not None:
+        return expert
+    with torch.device("meta"):
+        dense = build_ffn(
+            expert, hidden_size=hidden_size, inherited_activation=inherited_activation
+        )
+    down = getattr(dense, "down_proj", None)
+    if not isinstance(down, nn.Linear):
+        return expert
+    width = matched_expert_width(down.in_features, num_experts_per_tok)
+    return {"name": name, **options, spec.width: width}
+
+
+def _backend(backend: Any) -> type[Backend]:
+    """The class of a backend's name."""
+    if isinstance(backend, str):
+        spec = registries().backend.get(backend)
+        backend = resolve(spec.target)
+    if not isinstance(backend, type):
+        raise BuildError(f"backend is {backend!r}; give the name of one")
+    return backend

@@ -1,0 +1,85 @@
+"""What all building has in common: components, constructors, and seeded initial values."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from mlpkit.registry import suggestion
+from mlpkit.schema import option_parameters
+from mlpkit.specs import Spec, resolve
+
+Component = str | Mapping[str, Any]
+
+
+class BuildError(ValueError):
+    """Options that a part's constructor refuses; the message names the part."""
+
+    exit_code = 2
+
+
+def split(component: Any, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A component's name and its options.
+
+    Args:
+        component: A name, or a mapping with ``name`` and options.
+        options: Further options, which win.
+
+    Raises:
+        BuildError: It is neither.
+    """
+    if isinstance(component, str):
+        return component, dict(options)
+    if not isinstance(component, Mapping) or "name" not in component:
+        raise BuildError(f"a component is a name or a mapping with a name; found {component!r}")
+    rest = {key: value for key, value in component.items() if key != "name"}
+    return component["name"], {**rest, **options}
+
+
+def construct(noun: str, spec: Spec, arguments: dict[str, Any]) -> Any:
+    """Calls a spec's target; what it refuses is told with its name.
+
+    Args:
+        noun: The entry's extension point.
+        spec: The entry.
+        arguments: What its constructor gets.
+
+    Raises:
+        BuildError: An argument it does not have, or a value it refuses.
+    """
+    target = resolve(spec.target)
+    parameters = inspect.signature(target).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [] if open_ended else [name for name in arguments if name not in parameters]
+    if unknown:
+        options = list(option_parameters(noun, target))
+        hint = suggestion(unknown[0], options)
+        raise BuildError(
+            f"{noun} {spec.name!r} has no option {unknown[0]!r}{hint} "
+            f"(options: {', '.join(options) or 'none'})"
+        )
+    try:
+        return target(**arguments)
+    except (TypeError, ValueError) as error:
+        raise BuildError(f"{noun} {spec.name!r}: {error}") from error
+
+
+@contextmanager
+def seeded(seed: int, part: str) -> Iterator[None]:
+    """Initial values drawn inside come from (seed, part); torch's global generator is as before."""
+    digest = hashlib.sha256(f"{seed}/{part}".encode()).digest()
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would seed the GPUs' generators too, which are not put back
+        torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        yield
+
+
+def plain(node: Any) -> Any:
+    """Plain Python values of a configuration node: modules keep no configuration objects."""
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
