@@ -190,6 +190,15 @@ def test_a_mapping_has_options_and_keywords_come_on_top():
         ("naive", "silu", "naive[silu]"),
         ({"name": "naive", "activation": "relu"}, "gelu", "naive"),
         ("gated", {"name": "leaky_relu", "negative_slope": 0.2}, "gated[leaky_relu]"),
+        ("geglu", None, "geglu"),
+        ("geglu", "gelu", "geglu"),
+        ("geglu", "silu", "swiglu"),
+        ("reglu", "gelu", "gated[gelu]"),
+        ("gated", "gelu", "gated[gelu]"),
+        ("bilinear", None, "bilinear"),
+        ("output_gated", None, "output_gated"),
+        ("low_rank", "gelu", "low_rank[gelu]"),
+        ("clamped_gated", "gelu", "clamped_gated"),
     ],
 )
 def test_a_label_says_what_an_ffn_is_whatever_it_was_called(ffn, inherited, label):

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from omegaconf import OmegaConf
 
+from mlpkit.catalogue.ffns import FFNS
 from mlpkit.compose import BOUNDS
-from mlpkit.configs.ffns import GatedConfig, NaiveConfig, SwiGLUConfig
 from mlpkit.configs.run import LintConfig, ModelConfig, RunConfig, TrainingConfig, option
 
 SCHEMAS = (RunConfig, ModelConfig, TrainingConfig, LintConfig)
@@ -31,7 +31,7 @@ def test_a_field_says_what_it_is_and_its_default_is_allowed(field):
             assert BOUNDS[bound][0](field.default, limit)
 
 
-@pytest.mark.parametrize("schema", [*SCHEMAS, NaiveConfig, GatedConfig, SwiGLUConfig])
+@pytest.mark.parametrize("schema", [*SCHEMAS, *(spec.config for spec in FFNS)])
 def test_a_schema_is_keyword_only_and_can_be_changed(schema):
     assert all(field.kw_only for field in dataclasses.fields(schema))
     node = OmegaConf.structured(schema)
@@ -49,14 +49,10 @@ def test_an_option_carries_its_limits_to_the_field():
     assert dict(field.metadata) == {"doc": "things", "minimum": 1}
 
 
-@pytest.mark.parametrize(
-    ("schema", "name"), [(NaiveConfig, "naive"), (GatedConfig, "gated"), (SwiGLUConfig, "swiglu")]
-)
-def test_a_dense_ffn_has_these_options_and_says_nothing_by_default(schema, name):
-    assert dataclasses.asdict(schema()) == {
-        "name": name,
-        "activation": None,
-        "intermediate_size": None,
-        "bias": False,
-        "dropout": 0.0,
-    }
+@pytest.mark.parametrize("spec", FFNS, ids=lambda spec: spec.name)
+def test_a_dense_ffn_has_these_options_and_says_nothing_by_default(spec):
+    options = dataclasses.asdict(spec.config())
+    silent = {"name": spec.name, "intermediate_size": None, "bias": False, "dropout": 0.0}
+    assert silent.items() <= options.items()
+    assert options.get("activation") is None
+    assert ("activation" in options) == (spec.default_activation is not None)

@@ -9,6 +9,7 @@ from torch import nn
 
 from mlpkit.activations import make_activation
 from mlpkit.build.parts import BuildError, Component, construct, split
+from mlpkit.configs.moe import MoEConfig, expert_types
 from mlpkit.plugins import registries
 from mlpkit.schema import holds_experts, option_parameters
 from mlpkit.specs import FFNSpec, resolve
@@ -93,7 +94,8 @@ def ffn_label(ffn: Component, inherited: Component | None = None) -> str:
     """What an FFN is, e.g. ``swiglu``, ``naive[gelu]`` or ``gated[gelu]``.
 
     A name that its activation makes untrue is not told: ``ffn=swiglu activation=gelu`` is
-    ``gated[gelu]``. ``geglu`` is that too, and keeps its name only where it was chosen by it.
+    ``gated[gelu]``. ``geglu`` is that too, and keeps its name only where it was chosen by it. A
+    MoE tells its experts: ``moe[8×swiglu, top 2]``.
 
     Args:
         ffn: Its name, or its mapping.
@@ -102,6 +104,8 @@ def ffn_label(ffn: Component, inherited: Component | None = None) -> str:
     name, options = split(ffn, {})
     ffns = registries().ffn
     spec = ffns.get(name)
+    if holds_experts(spec):
+        return _mixture_label(spec, options, inherited)
     chosen = effective_activation(spec, options.get("activation"), inherited)
     if chosen is None or spec.default_activation is None:
         return spec.name
@@ -116,3 +120,17 @@ def ffn_label(ffn: Component, inherited: Component | None = None) -> str:
                 return other.name
     shown = ", ".join(f"{option}={value}" for option, value in settings.items())
     return f"{general}[{activation}({shown})]" if settings else f"{general}[{activation}]"
+
+
+def _mixture_label(spec: FFNSpec, options: dict[str, Any], inherited: Component | None) -> str:
+    """What a MoE is: its experts, K, and what is not as usual."""
+    given = {**vars(MoEConfig()), **options}
+    types = expert_types(given["experts"] or given["expert"], given["num_experts"])
+    experts = " + ".join(f"{number}×{ffn_label(ffn, inherited)}" for ffn, number in types)
+    parts = [experts, f"top {given['num_experts_per_tok']}"]
+    if given["shared"] is not None:
+        parts.append(f"shared {ffn_label(given['shared'], inherited)}")
+    router = split(given["router"], {})[0]
+    if router != "topk":
+        parts.append(f"router {router}")
+    return f"{spec.name}[{', '.join(parts)}]"

@@ -142,10 +142,10 @@ def match_width(
         dense = build_ffn(
             expert, hidden_size=hidden_size, inherited_activation=inherited_activation
         )
-    down = getattr(dense, "down_proj", None)
-    if not isinstance(down, nn.Linear):
+    dense_width = getattr(getattr(dense, "down_proj", None), "in_features", None)
+    if dense_width is None:
         return expert
-    width = matched_expert_width(down.in_features, num_experts_per_tok)
+    width = matched_expert_width(dense_width, num_experts_per_tok)
     return {"name": name, **options, spec.width: width}
 
 

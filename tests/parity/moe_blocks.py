@@ -20,6 +20,8 @@ FAMILIES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
 B, S, H, I, SHARED, LATENT, E, K = 4, 16, 16, 24, 20, 12, 8, 2  # noqa: E741
 GROUPS = ("ffn.router.n_group=4", "ffn.router.topk_group=2")
 LIMIT = 0.5  # small, so that gates and up halves are clamped
+# Logits well apart; a selection bias that changes choices and leaves every expert some.
+SCALES = {"router.weight": 0.5, "router.e_score_correction_bias": 0.1}
 
 # The shared FFN's width: that of n shared experts in the reference, or its own.
 SHARED_WIDTH = {
@@ -71,8 +73,7 @@ def block(family: str, dtype: torch.dtype, *more: str) -> nn.Module:
     moe = build(*small(family), *more)
     generator = torch.Generator().manual_seed(7)
     for name, tensor in sorted(moe.state_dict().items()):
-        scale = {"router.weight": 0.5}.get(name, tensor.shape[-1] ** -0.5)
-        scale = 0.3 if "bias" in name else scale
+        scale = SCALES.get(name, 0.3 if name.endswith("bias") else tensor.shape[-1] ** -0.5)
         tensor.copy_(torch.randn(tensor.shape, generator=generator) * scale)
     return moe.to(dtype).eval()
 

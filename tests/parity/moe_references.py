@@ -24,22 +24,21 @@ class Reference(NamedTuple):
     """A block of transformers.
 
     Args:
-        make: Builds it.
+        make: Builds it; takes options of its configuration.
         layouts: Each of its tensors, made of ours.
     """
 
-    make: Callable[[], nn.Module]
+    make: Callable[..., nn.Module]
     layouts: dict[str, Layout]
 
-    def load(self, ours: Ours) -> nn.Module:
+    def load(self, ours: Ours, **options: Any) -> nn.Module:
         """The block with our weights; every one of its tensors is written."""
-        module = self.make().to(ours["router.weight"].dtype).eval()
-        made = {name: layout(ours) for name, layout in self.layouts.items()}
-        module.load_state_dict(made)
+        module = self.make(**options).to(ours["router.weight"].dtype).eval()
+        module.load_state_dict(self.lay_out(ours, self.layouts))
         return module
 
     def lay_out(self, ours: Ours, names: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Our gradients in the block's layout."""
+        """Our weights or gradients as these tensors of the block."""
         return {name: self.layouts[name](ours) for name in names}
 
 
@@ -97,21 +96,23 @@ def hf(family: str, name: str) -> Any:
     return getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), name)
 
 
-def of(family: str, name: str, *arguments: Any, kind: str = "", **options: Any) -> Callable[[], Any]:
+def of(
+    family: str, name: str, *arguments: Any, kind: str = "", **options: Any
+) -> Callable[[], Any]:
     """A block of a small configuration."""
 
-    def make() -> nn.Module:
-        config = AutoConfig.for_model(kind or family, hidden_size=H, **options)
+    def make(**more: Any) -> nn.Module:
+        config = AutoConfig.for_model(kind or family, hidden_size=H, **{**options, **more})
         config._experts_implementation = "eager"
         return hf(family, name)(config, *arguments)
 
     return make
 
 
-def dbrx() -> nn.Module:
+def dbrx(**options: Any) -> nn.Module:
     configs = importlib.import_module("transformers.models.dbrx.configuration_dbrx")
     sizes = configs.DbrxFFNConfig(
-        hidden_size=H, ffn_hidden_size=I, moe_num_experts=E, moe_top_k=K
+        hidden_size=H, ffn_hidden_size=I, moe_num_experts=E, moe_top_k=K, **options
     )
     return hf("dbrx", "DbrxFFN")(SimpleNamespace(ffn_config=sizes))
 
@@ -149,6 +150,7 @@ REFERENCES: dict[str, Reference] = {
             "DeepseekV2Moe",
             **{**DEEP, "topk_method": "group_limited_greedy", "topk_group": 1},
             n_shared_experts=2,
+            num_attention_heads=4,  # of no use here, but it must divide H
         ),
         {**STANDARD, **shared("shared_experts")},
     ),
@@ -174,9 +176,7 @@ REFERENCES: dict[str, Reference] = {
             **shared("shared_expert"),
         },
     ),
-    "granitemoe": Reference(
-        of("granitemoe", "GraniteMoeMoE", **LOCAL), routed_by("router.weight")
-    ),
+    "granitemoe": Reference(of("granitemoe", "GraniteMoeMoE", **LOCAL), routed_by("router.weight")),
     "jetmoe": Reference(
         of("jetmoe", "JetMoeMoE", **LOCAL),
         {
