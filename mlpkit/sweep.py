@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from mlpkit import __version__
-from mlpkit.compose import ConfigError, conf_dir, first_line, install, quote_null
+from mlpkit.compose import ConfigError, first_line, install, own_hydra, quote_null
 
 SWEEP_ROOT = Path("multirun")
 
@@ -44,7 +43,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     """
     install()
     try:
-        with initialize_config_dir(conf_dir(), version_base="1.3"):
+        with own_hydra():
             loader = GlobalHydra.instance().config_loader()  # glob() needs to list groups
             parser = OverridesParser.create(config_loader=loader)
             parsed = parser.parse_overrides([quote_null(o) for o in overrides])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hypothesis import HealthCheck, given, settings
@@ -113,7 +114,7 @@ WRONG = {
     "lint.allow=3": r"lint.allow",
     "+x=1": r"unknown key 'x' \(the configuration has: seed, activation",
     "++x.y=1": r"unknown key 'x'",
-    "~ffn": r"ffn is nothing; give the name of one of: .*gated, .*naive, swiglu",
+    "~ffn": r"ffn is nothing; give the name of one of: .*gated, .*naive, .*swiglu",
     "~data": r"data is nothing; give the name of one of: pystdlib, text",
     "~seed": r"seed has no value; set it: seed=VALUE",
     "~lint": r"lint has no value",
@@ -201,6 +202,8 @@ def test_every_shipped_file_composes_and_builds(path):
     if group == ".":
         assert name == "config"
         config = compose()
+    elif group == "ffn/balance":
+        config = compose(["ffn=moe", f"{group}={name}", "ffn.router.selection_bias=true"])
     elif group.startswith("ffn/"):
         group_schema = RegistrySource("mlpkit", "mlpkit://")
         options = OmegaConf.load(CONF / path.with_suffix(".yaml"))
@@ -215,7 +218,8 @@ def test_every_shipped_file_composes_and_builds(path):
         config = compose([f"{group}={name}"])
     if config.model.num_layers * config.model.hidden_size > 2000:  # the same shapes, fewer times
         config.model.num_layers = 1
-    model = build_model(config)
+    with torch.device("meta"):
+        model = build_model(config)
     assert model.embed_tokens.embedding_dim == config.model.hidden_size
 
 
@@ -320,8 +324,8 @@ def test_a_configuration_that_was_changed_after_composing_is_checked_again():
 
 def test_the_shipped_folder_is_found_and_a_missing_one_says_so(monkeypatch, tmp_path):
     assert Path(conf_dir()) == CONF
-    module = sys.modules[compose.__module__]
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b.py"))
+    module = sys.modules[conf_dir.__module__]
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     monkeypatch.setattr(module, "files", lambda package: tmp_path)
     with pytest.raises(FileNotFoundError, match="reinstall mlpkit"):
         conf_dir()

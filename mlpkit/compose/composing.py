@@ -1,0 +1,77 @@
+"""``compose()``: overrides in, a checked configuration out, and one message for what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mlpkit.compose.checks import ConfigError, check, first_line, unknown_key
+from mlpkit.compose.source import GROUPS, install, own_hydra, quote_null
+from mlpkit.registry import suggestion
+
+
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
+    """Composes and checks the configuration of a run.
+
+    Args:
+        overrides: Hydra overrides, e.g. ``["ffn=gated", "model.hidden_size=256"]``.
+
+    Raises:
+        ConfigError: An override names no key or group, a value has the wrong type or range, or
+            the lint finds a trap that is not allowed.
+    """
+    install()
+    try:
+        with own_hydra():
+            config = hydra_compose("config", overrides=[quote_null(o) for o in overrides])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, overrides)) from error
+    except ConfigError:
+        raise
+    except (ValueError, TypeError) as error:  # Hydra's, for a group that is given a number
+        raise ConfigError(f"{' '.join(overrides)}: {first_line(error)}") from error
+    check(config)
+    return config
+
+
+def explain(error: Exception, overrides: Sequence[str]) -> str:
+    """One message for what Hydra or OmegaConf said: the key, what was found, the nearest key."""
+    cause = error.__cause__
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        options = sorted(error.options or [])
+        hint = suggestion(name, options)
+        return f"unknown {group} {name!r}{hint} (there are: {', '.join(options)})"
+    if isinstance(error, ConfigCompositionException) and "Could not override" in str(error):
+        return _explain_override(error, overrides)
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return f"{cause.full_key}: {first_line(cause)}"
+    return str(error).strip()
+
+
+def _explain_override(error: Exception, overrides: Sequence[str]) -> str:
+    """The message for an override whose key does not exist, with the nearest one that does."""
+    key = str(error).split("'")[1].partition("@")[0]
+    rest = [o for o in overrides if o.lstrip("+~").partition("=")[0].replace("/", ".") != key]
+    parent = key.replace("/", ".").rpartition(".")[0]
+    if key in GROUPS and "/" in key:
+        owner, _, part = key.rpartition("/")
+        return f"the chosen {owner} has no {part} to choose; choose another {owner}, or drop {key}="
+    if key in GROUPS:
+        return f"{key} takes a name; write {key}=NAME, and its options as {key}.OPTION=VALUE"
+    group = key.replace(".", "/")
+    if group in GROUPS:  # an existing slot that cannot take the value in one piece
+        return f"{key} takes names; write {group}=NAME, and options as {key}.OPTION=VALUE"
+    try:
+        with own_hydra():
+            config: Any = hydra_compose("config", overrides=rest)
+        node = OmegaConf.select(config, parent) if parent else config
+        known: Iterable[Any] = node if isinstance(node, DictConfig) else []
+        return unknown_key(key, [str(k) for k in known], parent or "the configuration")
+    except (HydraException, OmegaConfBaseException):
+        return first_line(error)
