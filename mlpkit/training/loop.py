@@ -171,7 +171,7 @@ class Run:
             f"training   {options.max_steps:,} steps × {options.batch_size} × "
             f"{options.sequence_length} = {tokens:,} tokens, {epochs:.2f} epochs, "
             f"{total:.3g} FLOPs",
-            f"computing  {self.precision}, {torch.get_num_threads()} threads",
+            f"computing  {self.precision}, threads: {torch.get_num_threads()}",
             *(f"note       {finding}" for finding in lint(self.config, registries())),
             f"run        {directory.path}",
             f"estimated  {clock(self.estimate())}",

@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from yaml import YAMLError
 
 from mlpkit.build import build_model
@@ -93,10 +93,7 @@ class RunDirectory:
     def write_weights(self, model: Decoder) -> None:
         """Saves the weights as safetensors, in their own precision."""
         tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-        with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
-            pass
-        save_file(tensors, file.name, metadata={"format": "pt"})
-        os.replace(file.name, self.path / WEIGHTS)
+        write_atomically(self.path / WEIGHTS, save(tensors, metadata={"format": "pt"}))
 
     def write_tokenizer(self, config: DictConfig) -> None:
         """Keeps a copy of the tokenizer's file, so that the run can be used elsewhere."""

@@ -76,7 +76,11 @@ def test_the_loss_has_the_balance_terms_written_out_by_hand(moe: list[str], tmp_
 def test_accumulation_keeps_counts_and_bias_updates(
     moe: list[str], parts: int, tmp_path: Path
 ) -> None:
-    bias = ["ffn.router.selection_bias=true", "ffn.balance={selection_bias: 0.1}"]
+    bias = [
+        "ffn.router.selection_bias=true",
+        "ffn/balance=[selection_bias]",
+        "ffn.balance.selection_bias=0.1",
+    ]
     biases, loads = [], []
     for count in (1, parts):
         run = make_run([*moe, *bias, f"training.gradient_accumulation_steps={count}"])
