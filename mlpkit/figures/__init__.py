@@ -7,14 +7,22 @@ from mlpkit.figures.canvas import (
     check_picture,
     save_figure,
 )
+from mlpkit.figures.curves import plot_loss, read_metrics, save_loss_curve
 from mlpkit.figures.fonts import FontError
+from mlpkit.figures.labels import LanguageError
+from mlpkit.figures.structures import plot_ffn
 
 __all__ = [
     "FontError",
+    "LanguageError",
     "MissingExtraError",
     "PictureError",
     "RangeError",
     "check_picture",
     "plot_activation",
+    "plot_ffn",
+    "plot_loss",
+    "read_metrics",
     "save_figure",
+    "save_loss_curve",
 ]

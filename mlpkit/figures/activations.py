@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mlpkit.activations import derivative, make_activation
 from mlpkit.build import Component
 from mlpkit.figures.canvas import NORMAL, SMALL, Theme, dress, new_figure, theme
+from mlpkit.figures.functions import Curve, curve
 from mlpkit.figures.labels import Words, number, words
 from mlpkit.figures.landmarks import Place, grid, minima, zeros
-from mlpkit.plugins import registries
-from mlpkit.specs import ActivationSpec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ELEMENTS = 64  # of a vector in which one varies, for functions of several elements
-WIDTH, PANEL, ROW = 7.2, 2.5, 0.4  # inches: the width of a page's text, a panel, a row of text
+# Inches: the width of a page's text, a panel, a row of text, and where both columns begin.
+WIDTH, PANEL, ROW, COLUMNS = 7.2, (3.12, 2.5), 0.38, (0.4, 3.97)
+INDENT = 0.35  # of text after the sample of its line
 MARKED = 12  # more marks than these would hide the curve
 DASHES = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)))  # the second round of colours is dashed, …
 
@@ -32,25 +30,6 @@ class RangeError(ValueError):
     """A range of x that has no inside."""
 
     exit_code = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One activation as functions of x alone.
-
-    Args:
-        name: Its name, with the options that were given.
-        formula: As its spec has it.
-        note: What a reader must know of learned or further inputs; empty if nothing.
-        function: (N,) float64 to (N,).
-        slope: The derivative, (N,) to (N,).
-    """
-
-    name: str
-    formula: str
-    note: str
-    function: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
 
 
 def plot_activation(
@@ -82,13 +61,12 @@ def plot_activation(
         raise RangeError(f"the range of x is {low:g} to {high:g}; give two numbers, smaller first")
     text, colours = words(lang), theme(dark)
     curves = [curve(name, text) for name in names]
-    notes = sum(bool(c.note) for c in curves)
-    below = 0.62 + ROW * len(curves) + 0.16 * notes
-    height = PANEL + below + 0.3
-    figure = new_figure(WIDTH, height, dark=dark)
+    below = 0.45 + ROW * len(curves) + 0.155 * sum(bool(c.note) for c in curves)
+    width, height = WIDTH, PANEL[1] + below + 0.3
+    figure = new_figure(width, height, dark=dark)
     panels = [
-        figure.add_axes((left / WIDTH, below / height, 3.15 / WIDTH, PANEL / height))
-        for left in (0.4, 3.95)
+        figure.add_axes((left / width, below / height, PANEL[0] / width, PANEL[1] / height))
+        for left in COLUMNS
     ]
     functions = [[c.function for c in curves], [c.slope for c in curves]]
     titles = (text.function, text.derivative)
@@ -96,71 +74,9 @@ def plot_activation(
         _panel(axes, title, several, (low, high), colours)
         for axes, title, several in zip(panels, titles, functions, strict=True)
     ]
-    _table(figure, curves, found, (low, high), text, colours, top=below - 0.42)
+    _table(figure, curves, found, (low, high), text, colours, top=below - 0.45)
     dress(figure, lang)
     return figure
-
-
-def curve(component: Component, text: Words) -> Curve:
-    """The functions of x of a registered activation.
-
-    Args:
-        component: Its name, or a mapping with name and options.
-        text: The language of the note.
-
-    Raises:
-        UnknownNameError: No activation has the name.
-        ActivationOptionError: It has no such option, or refuses its value.
-    """
-    given: Mapping[str, Any] = {"name": component} if isinstance(component, str) else component
-    options = {key: value for key, value in given.items() if key != "name"}
-    spec = registries().activation.get(given["name"])
-    function, slope = _elementwise(spec, options) if spec.elementwise else _one(spec, options)
-    notes = []
-    if spec.parameters:
-        notes.append(text.learned.format(names=text.separator.join(spec.parameters)))
-    if not spec.elementwise:
-        notes.append(text.one_element.format(count=ELEMENTS))
-    settings = ", ".join(f"{key}={value}" for key, value in options.items())
-    return Curve(
-        name=f"{spec.name} ({settings})" if settings else spec.name,
-        formula=spec.formula if len(spec.formula) <= 100 else spec.formula[:99] + "…",
-        note="; ".join(notes),
-        function=function,
-        slope=slope,
-    )
-
-
-def _elementwise(
-    spec: ActivationSpec, options: Mapping[str, Any]
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    module = make_activation(spec, **options).double().eval()
-
-    @torch.no_grad()
-    def function(x: Tensor) -> Tensor:
-        value: Tensor = module(x.unsqueeze(-1)).squeeze(-1)
-        return value
-
-    return function, lambda x: derivative(spec, x.unsqueeze(-1), **options).squeeze(-1).detach()
-
-
-def _one(
-    spec: ActivationSpec, options: Mapping[str, Any]
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """One element of a vector as a function of itself, with the others held."""
-    module = make_activation(spec, **options).double().eval()
-    level = (torch.arange(1, ELEMENTS, dtype=torch.float64) - 0.5) / (ELEMENTS - 1)
-    others = torch.special.ndtri(level)
-
-    def first(x: Tensor) -> Tensor:
-        value: Tensor = module(torch.cat([x[:, None], others.expand(len(x), -1)], dim=1))[:, 0]
-        return value
-
-    def slope(x: Tensor) -> Tensor:
-        point = x.detach().requires_grad_()
-        return torch.autograd.grad(first(point).sum(), point)[0]
-
-    return lambda x: first(x).detach(), slope
 
 
 def _panel(
@@ -176,23 +92,20 @@ def _panel(
     found = []
     for index, (function, y) in enumerate(zip(functions, values, strict=True)):
         colour, dashes = stroke(index, colours)
-        axes.plot(x, broken(y), color=colour, linestyle=dashes, linewidth=1.5, zorder=3)
+        # Where curves coincide, those below show beside those above.
+        share = index / (len(functions) - 1) if len(functions) > 1 else 0.6
+        axes.plot(x, broken(y), color=colour, ls=dashes, lw=2.2 - 0.8 * share, zorder=3)
         places = (minima(function, *span), zeros(function, *span))
         found.append(places)
         # A zero that is a minimum too shows both: the filled mark within the open one.
-        for marked, size, fill in ((places[1], 6.0, colours.background), (places[0], 3.2, colour)):
+        for marked, size, fill in (
+            (places[1], 7.5 - 3 * share, colours.background),
+            (places[0], 3.2, colour),
+        ):
             ends = [end for p in marked for end in _ends(p, span)]
             if len(ends) <= MARKED:
-                axes.plot(
-                    [a for a, _ in ends],
-                    [b for _, b in ends],
-                    "o",
-                    markersize=size,
-                    markerfacecolor=fill,
-                    markeredgecolor=colour,
-                    markeredgewidth=1.0,
-                    zorder=4,
-                )
+                xs, ys = [a for a, _ in ends], [b for _, b in ends]
+                axes.plot(xs, ys, "o", ms=size, mfc=fill, mec=colour, mew=1.0, zorder=4)
     _frame(axes, title, span, values, colours)
     return found
 
@@ -269,27 +182,27 @@ def _table(
         return figure.text(x / width, y / height, line, fontsize=size, color=colour, **more)
 
     _key(figure, text, colours)
+    first, second = COLUMNS
     y = top
     for index, entry in enumerate(curves):
         colour, dashes = stroke(index, colours)
-        position = {"transform": figure.transFigure, "color": colour, "linestyle": dashes}
-        xs = (0.4 / width, 0.68 / width)
-        figure.add_artist(Line2D(xs, [(y + 0.035) / height] * 2, linewidth=1.8, **position))
-        name = write(0.75, y, entry.name, NORMAL, colour, fontweight="bold")
-        write(
-            0.75 + name.get_window_extent().width / figure.dpi + 0.12,
-            y,
-            f"f(x) = {entry.formula}" if entry.formula else "",
-            NORMAL,
-            colours.ink,
-        )
-        for left, places in zip((0.75, 3.95), (found[0][index], found[1][index]), strict=True):
-            symbol = "f:  " if left < 1 else "f′:  "
-            line = symbol + "; ".join(summary(*places, span, text))
-            write(left, y - 0.155, line, SMALL, colours.faint)
+        style = {"transform": figure.transFigure, "color": colour, "linestyle": dashes}
+        ends = (first / width, (first + INDENT - 0.07) / width)
+        figure.add_artist(Line2D(ends, [(y + 0.035) / height] * 2, linewidth=1.8, **style))
+        name = write(first + INDENT, y, entry.name, NORMAL, colour, fontweight="bold")
+        end = name.get_window_extent().x1 / figure.dpi + 0.1
+        if entry.formula:
+            formula = write(end, y, f"f(x) = {entry.formula}", NORMAL, colours.ink)
+            end = formula.get_window_extent().x1 / figure.dpi
+        if entry.derivative and end < second - 0.1:
+            slope = write(second, y, f"f′(x) = {entry.derivative}", NORMAL, colours.ink)
+            slope.set_visible(slope.get_window_extent().x1 / figure.dpi < width)
+        for left, places in zip((first + INDENT, second), found, strict=True):
+            line = text.pause.join(summary(*places[index], span, text))
+            write(left, y - 0.15, line, SMALL, colours.faint)
         if entry.note:
             y -= 0.155
-            write(0.75, y - 0.155, entry.note, SMALL, colours.faint)
+            write(first + INDENT, y - 0.15, entry.note, SMALL, colours.faint)
         y -= ROW
 
 
@@ -305,7 +218,7 @@ def _key(figure: Figure, text: Words, colours: Theme) -> None:
         marks,
         (text.key_minimum, text.key_zero),
         loc="upper right",
-        bbox_to_anchor=(7.15 / WIDTH, 1.0),
+        bbox_to_anchor=((WIDTH - 0.05) / WIDTH, 1.0),
         ncols=2,
         frameon=False,
         fontsize=SMALL,
@@ -327,31 +240,37 @@ def summary(
         text: The language.
 
     Returns:
-        Phrases such as "min −0.27846 at −1.2785" and "zero at 0".
+        Phrases such as "min −0.27846 at x = −1.2785" and "zero at x = 0".
     """
     parts = []
     for place in lowest if len(lowest) <= 2 else ():
-        where = spot(place, span, text)
+        where = spots([place], span, text)
         parts.append(text.minimum.format(value=number(place.value), place=where))
     if len(lowest) > 2:
         best = min(lowest, key=lambda place: place.value)
-        value, where = number(best.value), spot(best, span, text)
+        value, where = number(best.value), spots([best], span, text)
         parts.append(text.minima.format(count=len(lowest), value=value, place=where))
     if not lowest:
         parts.append(text.no_minimum)
     if len(zero) > 4:
         return [*parts, text.zeros.format(count=len(zero))]
-    spots = text.separator.join(spot(place, span, text) for place in zero)
-    return [*parts, text.zero.format(places=spots) if zero else text.no_zero]
+    return [*parts, text.zero.format(places=spots(zero, span, text)) if zero else text.no_zero]
 
 
-def spot(place: Place, span: tuple[float, float], text: Words) -> str:
-    """Where a place is: a number, or "x ≤ 0" for what is flat up to the range's end."""
-    if not place.flat:
-        return number(place.low)
-    low, high = number(place.low), number(place.high)
-    if place.low <= span[0]:
-        return f"x ≤ {high}"
-    if place.high >= span[1]:
-        return f"x ≥ {low}"
-    return text.interval.format(low=low, high=high)
+def spots(places: Sequence[Place], span: tuple[float, float], text: Words) -> str:
+    """Where places are, e.g. "x = −1, 0", or "x ≤ 0" for what is flat to the range's end."""
+    points = [number(place.low) for place in places if not place.flat]
+    parts = [f"x = {text.separator.join(points)}"] if points else []
+    for place in places:
+        low, high = number(place.low), number(place.high)
+        if not place.flat:
+            continue
+        if place.low <= span[0] and place.high >= span[1]:
+            parts.append(text.everywhere)
+        elif place.low <= span[0]:
+            parts.append(f"x ≤ {high}")
+        elif place.high >= span[1]:
+            parts.append(f"x ≥ {low}")
+        else:
+            parts.append(f"{low} ≤ x ≤ {high}")
+    return text.separator.join(parts)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -120,7 +122,8 @@ def new_figure(width: float, height: float, *, dark: bool = False) -> Figure:
     figure = Figure(figsize=(width, height), facecolor=theme(dark).background)
     FigureCanvasAgg(figure)  # without pyplot, which keeps every figure and wants a display
     # A notebook knows only the figures of pyplot; this is how it asks anything else for a picture.
-    figure._repr_svg_ = functools.partial(svg_text, figure)
+    show = functools.partial(svg_text, figure)
+    setattr(figure, "_repr_svg_", show)  # noqa: B010 (mypy knows no such attribute)
     return figure
 
 
@@ -188,7 +191,7 @@ def svg_text(figure: Figure) -> str:
 def _render(figure: Figure, ending: str) -> bytes:
     from matplotlib import rc_context  # see new_figure
 
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.fonttype": "none",  # text stays text: searched, selected, read aloud
         "svg.hashsalt": "mlpkit",
         "pdf.fonttype": 42,  # whole outlines: publishers refuse type 3
@@ -196,6 +199,21 @@ def _render(figure: Figure, ending: str) -> bytes:
     }
     buffer = io.BytesIO()
     # The writers read these from matplotlib's settings alone; afterwards they are as before.
-    with rc_context(settings):
+    with quiet(), rc_context(settings):
         figure.savefig(buffer, format=ending[1:], dpi=220, metadata=ENDINGS[ending])
     return buffer.getvalue()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A block in which matplotlib does not report that a font has no bold or regular weight.
+
+    Chinese fonts often have one weight, which is then taken; nothing is wrong.
+    """
+    logger = logging.getLogger("matplotlib.font_manager")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

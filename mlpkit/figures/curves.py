@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from mlpkit.figures.canvas import (
+    NORMAL,
+    SMALL,
+    MissingExtraError,
+    dress,
+    new_figure,
+    save_figure,
+    theme,
+)
+from mlpkit.figures.labels import words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -18,8 +33,47 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def save_loss_curve(metrics: Path, out: Path) -> str:
+def plot_loss(metrics: Sequence[dict[str, Any]], *, dark: bool = False, lang: str = "en") -> Figure:
     """Draws training and validation loss against steps.
+
+    Args:
+        metrics: The lines of a run's metrics.jsonl; see ``read_metrics``.
+        dark: Whether the background is dark.
+        lang: "en" or "zh".
+
+    Returns:
+        A matplotlib figure, which a notebook shows and ``save_figure`` writes.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        FontError: No installed font has the language's characters.
+    """
+    text, colours = words(lang), theme(dark)
+    width, height = 4.8, 3.0
+    figure = new_figure(width, height, dark=dark)
+    axes = figure.add_axes((0.55 / width, 0.45 / height, 4.1 / width, 2.4 / height))
+    axes.set_facecolor(colours.background)
+    kinds = (("loss", text.training, "-"), ("val_loss", text.validation, "o-"))
+    for (key, label, style), colour in zip(kinds, colours.series, strict=False):
+        points = [(line["step"], line[key]) for line in metrics if key in line]
+        if points:
+            steps, losses = zip(*points, strict=True)
+            axes.plot(steps, losses, style, label=label, color=colour, ms=3.5, lw=1.3)
+    axes.set_xlabel(text.step, fontsize=NORMAL, color=colours.ink)
+    axes.set_ylabel(text.loss, fontsize=NORMAL, color=colours.ink)
+    axes.tick_params(labelsize=SMALL, colors=colours.faint, length=2.5, width=0.6)
+    axes.grid(color=colours.line, linewidth=0.5, alpha=0.6)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(colours.line)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=NORMAL, labelcolor=colours.ink)
+    dress(figure, lang)
+    return figure
+
+
+def save_loss_curve(metrics: Path, out: Path) -> str:
+    """Draws a run's loss curve into a file.
 
     Args:
         metrics: A run's metrics.jsonl.
@@ -28,21 +82,8 @@ def save_loss_curve(metrics: Path, out: Path) -> str:
     Returns:
         Why there is no picture; empty when there is one.
     """
-    try:  # matplotlib is an extra, and importing it takes most of a second
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "matplotlib is not installed; pip install 'mlpkit[report]'"
-    lines = read_metrics(metrics)
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    FigureCanvasSVG(figure)  # without pyplot: no global state, no display
-    axes = figure.add_subplot()
-    for key, label, style in (("loss", "training", "-"), ("val_loss", "validation", "o-")):
-        points = [(line["step"], line[key]) for line in lines if key in line]
-        axes.plot(*zip(*points, strict=True), style, label=label, markersize=4, linewidth=1.3)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+    try:
+        save_figure(plot_loss(read_metrics(metrics)), out)
+    except MissingExtraError as error:
+        return str(error)
     return ""

@@ -26,21 +26,22 @@ class Words:
         zeros: More zeros than are written out.
         no_minimum: There is none in the range.
         no_zero: There is none in the range.
-        interval: Where a function is flat.
+        everywhere: In the whole range.
         key_minimum: Explains the mark of a minimum.
         key_zero: Explains the mark of a zero.
         learned: Note on learned parameters.
         one_element: Note on functions of several elements.
         separator: Between the places of a list.
+        pause: Between phrases.
         input: The input of a diagram.
         output: The output of a diagram.
         router: The router of a MoE.
         chooses: How many experts a token gets.
         experts_choose: How an expert-choice router chooses.
+        average: How many experts a token gets where experts choose.
         normalised: Weights are divided by their norm.
         selection_bias: A bias selects.
         groups: Only the experts of the best groups stand for election.
-        expert: One expert.
         experts: The experts of a MoE.
         capacity: An expert takes only so many tokens.
         shared: The expert that every token passes.
@@ -62,21 +63,22 @@ class Words:
     zeros: str
     no_minimum: str
     no_zero: str
-    interval: str
+    everywhere: str
     key_minimum: str
     key_zero: str
     learned: str
     one_element: str
     separator: str
+    pause: str
     input: str
     output: str
     router: str
     chooses: str
     experts_choose: str
+    average: str
     normalised: str
     selection_bias: str
     groups: str
-    expert: str
     experts: str
     capacity: str
     shared: str
@@ -91,29 +93,30 @@ class Words:
 
 
 ENGLISH = Words(
-    function="activation f(x)",
-    derivative="derivative f′(x)",
+    function="Activation f(x)",
+    derivative="Derivative f′(x)",
     minimum="min {value} at {place}",
     minima="{count} minima, lowest {value} at {place}",
     zero="zero at {places}",
     zeros="{count} zeros",
     no_minimum="no minimum",
     no_zero="no zero",
-    interval="{low} ≤ x ≤ {high}",
+    everywhere="all x",
     key_minimum="minimum",
     key_zero="zero",
     learned="learned, at the initial value: {names}",
     one_element="one of {count} elements, the others at quantiles of N(0, 1)",
     separator=", ",
+    pause="; ",
     input="input x",
     output="output y",
     router="router",
     chooses="{k} of {experts} experts",
     experts_choose="experts choose tokens",
+    average="{k} per token on average",
     normalised="weights normalised",
     selection_bias="selection bias",
     groups="{k} of {groups} groups first",
-    expert="expert",
     experts="{count} experts",
     capacity="capacity ×{factor}",
     shared="shared expert",
@@ -136,21 +139,22 @@ CHINESE = Words(
     zeros="{count} 个零点",
     no_minimum="无极小值",
     no_zero="无零点",
-    interval="{low} ≤ x ≤ {high}",
+    everywhere="所有 x",
     key_minimum="极小值",
     key_zero="零点",
     learned="可学习参数取初始值：{names}",
     one_element="{count} 个元素之一，其余取 N(0, 1) 的分位数",
     separator="、",
+    pause="；",
     input="输入 x",
     output="输出 y",
     router="路由器",
     chooses="{experts} 个专家选 {k}",
     experts_choose="专家选择 token",
+    average="每个 token 平均 {k} 个",
     normalised="权重归一化",
     selection_bias="选择偏置",
     groups="先选 {groups} 组中的 {k} 组",
-    expert="专家",
     experts="{count} 个专家",
     capacity="容量 ×{factor}",
     shared="共享专家",
