@@ -1,4 +1,4 @@
-"""``mlpkit describe``: a model in numbers."""
+"""``mlpkit describe``: a model in numbers, or several side by side."""
 
 from __future__ import annotations
 
@@ -8,15 +8,30 @@ import json
 
 def configure(parser: argparse.ArgumentParser, verb: str) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("overrides", nargs="*", help="as for train, e.g. ffn=naive model=small")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="as for train, e.g. ffn=naive model=small; ffn=naive,swiglu gives a column for each",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON; of several a list")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the description."""
-    from mlpkit.describe import describe  # imports torch: the parser does without
+    """Prints the description, or a table of several."""
+    from mlpkit.describe import describe, side_by_side  # imports torch: the parser does without
+    from mlpkit.sweep import expand
 
-    description = describe(options.overrides)
-    print(json.dumps(description.as_dict(), indent=2) if options.json else description)
+    jobs = expand(options.overrides)
+    found = [describe(job) for job in jobs]
+    if options.json:
+        facts = [{"overrides": job, **d.as_dict()} for job, d in zip(jobs, found, strict=True)]
+        shown = facts if len(jobs) > 1 else found[0].as_dict()
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+    elif len(jobs) > 1:
+        common = set.intersection(*map(set, jobs))
+        titles = [" ".join(o for o in job if o not in common) for job in jobs]
+        print(side_by_side(found, titles))
+    else:
+        print(found[0])
     return 0

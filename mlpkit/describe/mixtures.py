@@ -27,7 +27,9 @@ class Piece:
         name: router, experts, shared, shared_gate, latent or combine.
         size: Of one of it.
         count: How many of it there are.
-        used: How many of them a token uses.
+        least: How many of them a token uses at least.
+        used: How many on average, with every expert used equally often.
+        most: How many at most.
         hidden_size: The width of its input.
         component: The FFN that it is, as configured; None: it is none.
         matched: The same with its width put in.
@@ -37,9 +39,25 @@ class Piece:
     size: Size
     hidden_size: int
     count: int = 1
+    least: int = 1
     used: Fraction = Fraction(1)
+    most: int = 1
     component: Component | None = None
     matched: Component | None = None
+
+    @property
+    def active(self) -> Span:
+        """The parameters of it that a token uses."""
+        return self._used(self.size.active)
+
+    @property
+    def flops(self) -> Span:
+        """What it costs a token, in forward FLOPs."""
+        return self._used(self.size.flops)
+
+    def _used(self, one: Span) -> Span:
+        mean = round(self.used * one.mean)
+        return Span(low=self.least * one.low, mean=mean, high=self.most * one.high)
 
 
 def moe_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -64,10 +82,12 @@ def moe_size(
     rest = [piece.size for piece in pieces if piece.name != "experts"]
     experts = [piece for piece in pieces if piece.name == "experts"]
     chosen = moe_options(options)["num_experts_per_tok"]
+    active = mixed([piece.size.active for piece in experts], experts, chosen)
+    flops = mixed([piece.size.flops for piece in experts], experts, chosen)
     return Size(
         parameters=sum(piece.count * piece.size.parameters for piece in pieces),
-        active=sum((s.active for s in rest), mixed([p.size.active for p in experts], experts, chosen)),
-        flops=sum((s.flops for s in rest), mixed([p.size.flops for p in experts], experts, chosen)),
+        active=sum((size.active for size in rest), active),
+        flops=sum((size.flops for size in rest), flops),
     )
 
 
@@ -101,12 +121,13 @@ def moe_pieces(
     """
     given = moe_options(options)
     per_token, width = given["num_experts_per_tok"], given["latent_size"] or hidden_size
+    types = expert_types(given["experts"] or given["expert"], given["num_experts"])
     router, weighs_once = _router(given, hidden_size)
     pieces = [router]
     if given["latent_size"]:
         both = 2 * linear_params(hidden_size, width)  # a projection down and one up
         pieces.append(Piece(name="latent", size=fixed(both, 2 * both), hidden_size=hidden_size))
-    for component, number in expert_types(given["experts"] or given["expert"], given["num_experts"]):
+    for component, number in types:
         matched = match_width(component, width, per_token)
         size = ffn_size(matched, hidden_size=width, inherited_activation=inherited_activation)
         pieces.append(
@@ -115,7 +136,9 @@ def moe_pieces(
                 size=size,
                 hidden_size=width,
                 count=number,
+                least=max(0, per_token - (given["num_experts"] - number)),
                 used=Fraction(per_token * number, given["num_experts"]),
+                most=min(per_token, number),
                 component=component,
                 matched=matched,
             )

@@ -116,7 +116,7 @@ def has_formulas(
     chosen = effective_activation(spec, options.get("activation"), inherited_activation)
     if spec.num_params is None or spec.flops_per_token is None or isinstance(chosen, nn.Module):
         return False
-    if chosen is None or spec.default_activation is None:
+    if chosen is None:
         return True
     return not registries().activation.get(split(chosen, {})[0]).parameters
 

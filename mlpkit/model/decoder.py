@@ -13,7 +13,6 @@ from mlpkit.model.cache import KVCache, LayerCache
 from mlpkit.sizing import ModelShapeError
 
 
-
 class Block(nn.Module):
     """Attention, then the FFN, each on a normalised copy of x and added back to it.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from fractions import Fraction
 
 MULTIPLE = 64  # widths are rounded up to it: odd widths run slower on every matrix engine
-LLAMA = re.compile(r"llama(?::(?P<multiplier>\d+(?:\.\d+)?))?(?::(?P<multiple>\d+))?\Z")
+LLAMA = re.compile(r"llama(:(?P<multiplier>\d+(\.\d+)?)(:(?P<multiple>\d+))?)?\Z")
 LLAMA_FORM = "llama[:multiplier[:multiple]]"
 LLAMA_MULTIPLE = 256  # Llama's own default of multiple_of
 
@@ -59,11 +60,11 @@ WIDTH_RULES: dict[str, Callable[[int], int]] = {
     "4x": width_four,
     "pi": width_pi,
 }
-# the product of a rule, in words and in numbers, before it is rounded
-PRODUCTS: dict[str, tuple[str, float]] = {
-    "8/3": ("8/3", 8 / 3),
-    "4x": ("4", 4),
-    "pi": ("π", math.pi),
+# the product of a rule, in words and in numbers, and what it is rounded up to
+PRODUCTS: dict[str, tuple[str, Fraction | float, int]] = {
+    "8/3": ("8/3", Fraction(8, 3), MULTIPLE),
+    "4x": ("4", 4, 1),
+    "pi": ("π", math.pi, MULTIPLE),
 }
 
 
@@ -110,24 +111,27 @@ def explain_width(value: int | str | None, hidden_size: int, rule: str) -> str:
         return f"{width}, as given"
     name = rule if value is None else value
     if name in PRODUCTS:
-        words, factor = PRODUCTS[name]
-        return _rounded(f"{words}·{hidden_size} = {number(factor * hidden_size)}", width, MULTIPLE)
+        words, factor, multiple = PRODUCTS[name]
+        return round_steps(f"{words}·{hidden_size}", float(factor * hidden_size), multiple)
     multiplier, multiple = _llama_numbers(name, rule)
     base = 8 * hidden_size // 3
-    steps = f"⌊8/3·{hidden_size}⌋ = {base}"
+    steps = f"⌊8/3·{hidden_size}⌋"
     if multiplier is not None:
-        steps += f", ⌊{number(multiplier)}·{base}⌋ = {int(multiplier * base)}"
-    return _rounded(steps, width, multiple)
+        steps, base = f"{steps} = {base}, ⌊{multiplier:g}·{base}⌋", int(multiplier * base)
+    return round_steps(steps, base, multiple)
 
 
-def number(value: float) -> str:
-    """A number with up to two decimals, none where it is whole."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+def round_steps(words: str, value: float, multiple: int) -> str:
+    """A product, its value with up to two decimals, and its rounding up where there is any.
 
-
-def _rounded(steps: str, width: int, multiple: int) -> str:
-    """The steps, and the rounding where there was any."""
-    return steps if steps.endswith(f" = {width}") else f"{steps} ↑{multiple} → {width}"
+    Args:
+        words: The product, e.g. ``"8/3·512"``.
+        value: What it gives.
+        multiple: What it is rounded up to; a value that is whole and a multiple stays.
+    """
+    shown = f"{value:.2f}".rstrip("0").rstrip(".")
+    width = round_up(math.ceil(round(value, 6)), multiple)
+    return f"{words} = {shown}" if width == value else f"{words} = {shown} ↑{multiple} → {width}"
 
 
 def _llama_numbers(name: str, rule: str) -> tuple[float | None, int]:

@@ -1,0 +1,67 @@
+"""Several models side by side: one column each, with their ratios to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlpkit.describe.description import Description
+from mlpkit.describe.parts import Part
+from mlpkit.sizing import bytes_text
+
+Column = Callable[[Description], int]
+NUMBERS: dict[str, Column] = {
+    "parameters": lambda d: d.parameters,
+    "active parameters": lambda d: d.active_parameters,
+    "forward FLOPs/token": lambda d: d.flops_per_token,
+    "training FLOPs/step": lambda d: d.training_flops_per_step,
+    "FFN parameters": lambda d: ffn_of(d).parameters,
+    "FFN active": lambda d: ffn_of(d).active_parameters,
+    "FFN FLOPs/token": lambda d: ffn_of(d).flops,
+}
+
+
+def ffn_of(description: Description) -> Part:
+    """The FFN of a layer."""
+    (layers,) = [part for part in description.parts if part.name == "layers"]
+    (ffn,) = [part for part in layers.parts if part.name == "ffn"]
+    return ffn
+
+
+def side_by_side(descriptions: Sequence[Description], titles: Sequence[str]) -> str:
+    """A table with a column for each model; numbers have their ratio to the first one's.
+
+    Args:
+        descriptions: The models, at least one.
+        titles: A heading for each.
+    """
+    first, *_ = descriptions
+    rows = [
+        ["", *titles],
+        ["ffn", *(d.ffn for d in descriptions)],
+        ["formula", *(formula(d) for d in descriptions)],
+        ["width", *(d.width for d in descriptions)],
+    ]
+    for name, number in NUMBERS.items():
+        base = number(first)
+        values = [f"{number(d):,}" + ratio(number(d), base) for d in descriptions]
+        rows.append([name, *values])
+    rows.append(["memory/step", *(bytes_text(d.memory.total) for d in descriptions)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    notes = [f"note: {note}" for note in dict.fromkeys(d.note for d in descriptions) if note]
+    return "\n".join([*lines, *notes])
+
+
+def formula(description: Description) -> str:
+    """The formula of the FFN, or of each type of expert, with its numbers."""
+    ffn = ffn_of(description)
+    details = [part.detail for part in ffn.parts if part.name == "experts"] or [ffn.detail]
+    return "; ".join(detail.partition(", ")[2] for detail in details)
+
+
+def ratio(value: int, base: int) -> str:
+    """A value's ratio to a base, as `` (×1.50)``; nothing where they are equal."""
+    return "" if value == base else f" (×{value / base:.4g})"
