@@ -61,6 +61,7 @@ class MoE(FeedForward):
             token's output depend on its neighbours.
         drop_policy: Who stays when an expert is full: "position" (the earlier token) or "probs"
             (the larger weight).
+        output_bias: Whether a learned vector (H,), at first zero, is added last (JetMoE).
         balance: Balance terms and their coefficients or options, for the record; not used here.
 
     Raises:
@@ -78,6 +79,7 @@ class MoE(FeedForward):
         latent_size: int | None = None,
         capacity_factor: float | None = None,
         drop_policy: str = "position",
+        output_bias: bool = False,
         balance: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -102,6 +104,7 @@ class MoE(FeedForward):
         width = latent_size or hidden_size
         self.latent_down_proj = nn.Linear(hidden_size, width, bias=False) if latent else None
         self.latent_up_proj = nn.Linear(width, hidden_size, bias=False) if latent else None
+        self.output_bias = nn.Parameter(torch.zeros(hidden_size)) if output_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps (..., H) to (..., H), in the dtype of x."""
@@ -110,7 +113,10 @@ class MoE(FeedForward):
         rows, dispatch = self.dispatch(tokens, routing)
         rows = self.experts(rows, dispatch.counts)
         routed = self.combine(rows, dispatch, tokens)
-        return self.add_shared(routed, tokens).to(x.dtype).reshape(x.shape)
+        out = self.add_shared(routed, tokens)
+        if self.output_bias is not None:
+            out = out + self.output_bias
+        return out.to(x.dtype).reshape(x.shape)
 
     def route(self, tokens: Tensor, leading: tuple[int, ...]) -> Routing:
         """Asks the router and shows its answer to the taps.

@@ -160,7 +160,7 @@ def test_a_moe_shows_its_parts_its_backend_and_the_width_of_its_experts():
         "router": (1, "topk, E×H = 8×512, 2 of 8"),
         "experts": (8, "swiglu, 3·H·I = 3·512·704 = 1,081,344"),
         "combine": (1, "2·K·H = 2·2·512"),
-        "shared": (1, "swiglu, 3·H·I = 3·512·1408 = 2,162,688"),
+        "shared": (1, "swiglu, 3·H·I = 3·512·704 = 1,081,344"),
     }
     experts = part(description, "layers", "ffn", "experts")
     assert experts.width == "8/3·512 = 1365.33 ↑64 → 1408, 1408/2 = 704"

@@ -33,6 +33,8 @@ MIXTURES = [
     {"num_experts_per_tok": 1},
     {"num_experts_per_tok": E},
     {"shared": SMALL},
+    {"shared": "swiglu"},  # as wide as an expert
+    {"output_bias": True},
     {"shared": {"name": "naive", "bias": True}, "shared_combine": "gated"},
     {"shared": "low_rank", "shared_combine": "average"},
     {"latent_size": 4},

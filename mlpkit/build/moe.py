@@ -106,8 +106,9 @@ def moe_parts(
         ]
         stacks.append(Experts(copies, backend=backend))
     if shared is not None and not isinstance(shared, nn.Module):
+        matched = match_width(shared, hidden_size, per_token, inherited_activation)
         shared = build_ffn(
-            shared, hidden_size=hidden_size, inherited_activation=inherited_activation
+            matched, hidden_size=hidden_size, inherited_activation=inherited_activation
         )
     return {
         **merged,
@@ -124,12 +125,13 @@ def match_width(
     num_experts_per_tok: int,
     inherited_activation: Component | None = None,
 ) -> Component:
-    """The expert with its width set, if it has one and says nothing: its dense width over K.
+    """The FFN with its width set, if it has one and says nothing: its dense width over K.
 
-    So K experts together are as wide as the dense FFN, and a token costs the same.
+    So K experts together are as wide as the dense FFN, and a token costs the same; a shared FFN
+    is as wide as one of them.
 
     Args:
-        expert: The expert's name or mapping.
+        expert: The FFN's name or mapping.
         hidden_size: The width it works in.
         num_experts_per_tok: K.
         inherited_activation: The run's activation.

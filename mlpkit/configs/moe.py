@@ -45,6 +45,7 @@ class MoEConfig:
     drop_policy: str = option(
         "position", "who stays when an expert is full", choices=("position", "probs")
     )
+    output_bias: bool = option(False, "a learned vector added last, as in JetMoE")
 
 
 def matched_expert_width(dense_width: int, num_experts_per_tok: int) -> int:

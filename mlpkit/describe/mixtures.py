@@ -128,7 +128,7 @@ def moe_pieces(
         both = 2 * linear_params(hidden_size, width)  # a projection down and one up
         pieces.append(Piece(name="latent", size=fixed(both, 2 * both), hidden_size=hidden_size))
     for component, number in types:
-        matched = match_width(component, width, per_token)
+        matched = match_width(component, width, per_token, inherited_activation)
         size = ffn_size(matched, hidden_size=width, inherited_activation=inherited_activation)
         pieces.append(
             Piece(
@@ -146,7 +146,10 @@ def moe_pieces(
     if weighs_once:
         flops = combine_flops(width, num_experts_per_tok=per_token)
         pieces.append(Piece(name="combine", size=fixed(0, flops), hidden_size=width))
-    return [*pieces, *_shared(given, hidden_size, inherited_activation)]
+    pieces += _shared(given, hidden_size, inherited_activation)
+    if given["output_bias"]:
+        pieces.append(Piece(name="output_bias", size=fixed(hidden_size, 0), hidden_size=hidden_size))
+    return pieces
 
 
 def _shared(
@@ -155,9 +158,10 @@ def _shared(
     shared = given["shared"]
     if shared is None:
         return []
-    size = ffn_size(shared, hidden_size=hidden_size, inherited_activation=inherited_activation)
+    matched = match_width(shared, hidden_size, given["num_experts_per_tok"], inherited_activation)
+    size = ffn_size(matched, hidden_size=hidden_size, inherited_activation=inherited_activation)
     pieces = [
-        Piece(name="shared", size=size, hidden_size=hidden_size, component=shared, matched=shared)
+        Piece(name="shared", size=size, hidden_size=hidden_size, component=shared, matched=matched)
     ]
     if given["shared_combine"] == "gated":
         gate = fixed(hidden_size, 2 * hidden_size)

@@ -91,4 +91,5 @@ def token_output(family: str, w: Weights, x: Tensor) -> Tensor:
 
 def oracle(family: str, w: Weights, x: Tensor) -> Tensor:
     """(..., H) to (..., H)."""
-    return torch.stack([token_output(family, w, t) for t in x.reshape(-1, H)]).view(x.shape)
+    bias = w.get("output_bias", 0.0)
+    return torch.stack([token_output(family, w, t) + bias for t in x.reshape(-1, H)]).view(x.shape)
