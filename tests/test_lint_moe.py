@@ -28,6 +28,10 @@ ERRORS = {
     "balance=7": ("ffn.balance is 7", "mapping"),
     "balance.loda=0.1": ("loda", "load"),
     "balance.load={coefficient: 0.1, over_token: sequence}": ("over_token", "over_tokens"),
+    "router.group_score=top2": ("group_score is top2", "n_group is 1", "leave it at max"),
+    "router={norm_topk_prob: false, norm_eps: 0.1}": ("norm_eps is 0.1", "norm_topk_prob is off"),
+    "drop_policy=probs": ("drop_policy is set", "capacity_factor"),
+    "shared_combine=gated": ("shared_combine is set", "ffn/shared=NAME"),
 }
 # what may be allowed: overrides → code
 ALLOWED = {
@@ -61,11 +65,35 @@ def test_top1_without_normalising_is_no_trap() -> None:
 
 @pytest.mark.parametrize(
     ("line", "code"),
-    [("ffn.balance=null", "unbalanced"), ("ffn/router=deepseek_v3", "fixed-bias")],
+    [
+        ("ffn.balance=null", "unbalanced"),
+        ("ffn/router=deepseek_v3", "fixed-bias"),
+        ("ffn.balance.load=0.2", "large-balance"),
+    ],
 )
 def test_a_note_does_not_stop_the_run(line: str, code: str) -> None:
     config = compose(["ffn=moe", line])
     assert code in [finding.code for finding in lint(config, registries())]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "per_token", "balanced"),
+    [
+        ("load", 4, 2, 1),
+        ("load_hf", 4, 2, 2),
+        ("load_minimind", 4, 2, 8),
+        ("load_minimind", 8, 4, 32),
+    ],
+)
+def test_a_coefficient_is_large_by_what_its_term_is_when_balanced(
+    name: str, layers: int, per_token: int, balanced: int
+) -> None:
+    overrides = ["ffn=moe", f"ffn/balance={name}", f"model.num_layers={layers}"]
+    overrides.append(f"ffn.num_experts_per_tok={per_token}")
+    for factor, found in ((0.9, False), (1.1, True)):
+        config = compose([*overrides, f"ffn.balance.{name}={factor * 0.1 / balanced}"])
+        codes = [finding.code for finding in lint(config, registries())]
+        assert ("large-balance" in codes) == found
 
 
 def test_the_default_mixture_and_the_dense_default_have_no_finding() -> None:

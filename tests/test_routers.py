@@ -98,16 +98,18 @@ def test_more_experts_per_token_than_experts_or_none_are_refused(spec, wrong):
 
 @pytest.mark.parametrize("spec", ROUTERS, ids=lambda s: s.name)
 def test_position_wise_in_a_spec_is_true(spec):
-    router, x = resolve(spec.target)(**SIZES), tokens()
-    routing, moved = router(x), router(torch.cat([x[1:], 5 * x[:1]]))
-
     def row(routing, t):
         chosen = routing.token == t
         order = routing.expert[chosen].argsort()
         return routing.expert[chosen][order].tolist(), routing.weight[chosen][order].tolist()
 
-    same = all(row(routing, t)[0] == row(moved, t - 1)[0] for t in range(1, T))
-    assert same == spec.position_wise
+    def is_alone(seed):
+        torch.manual_seed(seed)  # of the router's weights: some leave even expert choice alone
+        router, x = resolve(spec.target)(**SIZES), tokens()
+        routing, moved = router(x), router(torch.cat([x[1:], 5 * x[:1]]))
+        return all(row(routing, t)[0] == row(moved, t - 1)[0] for t in range(1, T))
+
+    assert all(is_alone(seed) for seed in range(10)) == spec.position_wise
 
 
 def test_softmax_of_all_normalised_is_softmax_of_the_chosen():

@@ -1,5 +1,7 @@
 """Pictures in one style, for the command line, reports and notebooks."""
 
+from typing import TYPE_CHECKING, Any
+
 from mlpkit.figures.activations import RangeError, plot_activation
 from mlpkit.figures.canvas import (
     MissingExtraError,
@@ -10,7 +12,9 @@ from mlpkit.figures.canvas import (
 from mlpkit.figures.curves import plot_loss, read_metrics, save_loss_curve
 from mlpkit.figures.fonts import FontError
 from mlpkit.figures.labels import LanguageError
-from mlpkit.figures.structures import plot_ffn
+
+if TYPE_CHECKING:
+    from mlpkit.figures.structures import plot_ffn
 
 __all__ = [
     "FontError",
@@ -26,3 +30,12 @@ __all__ = [
     "save_figure",
     "save_loss_curve",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "plot_ffn":
+        raise AttributeError(f"module 'mlpkit.figures' has no attribute {name!r}")
+    # It draws mixtures too, and training a dense model, which draws its loss, loads no MoE code.
+    from mlpkit.figures.structures import plot_ffn
+
+    return plot_ffn

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mlpkit.balance import update_router_bias
 from mlpkit.routing import (
     Record,
+    complementary_collapse,
+    confidence,
     dead_experts,
     load_cv,
+    load_entropy,
     max_violation,
     max_violation_share,
     record_routing,
+    routing_entropy,
 )
 
 
@@ -61,10 +66,14 @@ class Mixture:
         update_router_bias(self.model, self.record)
 
     def health(self) -> dict[str, Any]:
-        """The load since the last call: worst MaxVio of a layer, dead experts, spread.
+        """The load since the last call, and how sure the routers were in the last forward.
 
-        MaxVio is (largest load - mean) / mean (Wang 2024, arXiv:2408.15664); its share is over
-        the largest value that it can have, E/K - 1.
+        Returns:
+            ``max_violation`` of the worst layer (Wang 2024, arXiv:2408.15664) and its share of
+            the ceiling E/K - 1, ``load_cv`` and ``load_entropy`` of the worst layer,
+            ``complementary_collapse`` over layers of equal E, ``dead_experts``, ``num_experts``,
+            ``router_entropy`` in nats and ``router_confidence`` as means over layers, and
+            ``load``: layer name to tokens per expert. Empty when nothing was trained.
         """
         loads = self.record.load(training=True)
         self.record.reset()
@@ -78,7 +87,24 @@ class Mixture:
                 max_violation_share(load, per_token[name]) for name, load in loads.items()
             ),
             "load_cv": max(load_cv(load) for load in loads.values()),
+            "load_entropy": min(load_entropy(load) for load in loads.values()),
+            **self._across_layers(list(loads.values())),
+            **self._certainty(),
             "dead_experts": sum(len(dead_experts(load)) for load in loads.values()),
             "num_experts": sum(load.numel() for load in loads.values()),
             "load": {name: load.tolist() for name, load in loads.items()},
+        }
+
+    def _across_layers(self, loads: list[Tensor]) -> dict[str, float]:
+        if len(loads) < 2 or len({load.numel() for load in loads}) > 1:
+            return {}
+        return {"complementary_collapse": complementary_collapse(torch.stack(loads))}
+
+    def _certainty(self) -> dict[str, float]:
+        scores = [r.scores for calls in self.record.routings().values() for r in calls]
+        if not scores:
+            return {}
+        return {
+            "router_entropy": sum(map(routing_entropy, scores)) / len(scores),
+            "router_confidence": sum(map(confidence, scores)) / len(scores),
         }

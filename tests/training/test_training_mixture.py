@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from rich.console import Console
 
 from mlpkit.build import build_data, build_model
+from mlpkit.cli import main
 from mlpkit.compose import compose
 from mlpkit.data.batches import train_batch
 from mlpkit.describe import describe
@@ -115,6 +117,10 @@ def test_a_mixture_trains_and_records_its_health(moe: list[str], tmp_path: Path)
     metrics = result["metrics"]
     assert metrics["num_experts"] == 8
     assert 0 <= metrics["max_violation_share"] <= 1
+    assert 0 <= metrics["load_entropy"] <= 1
+    assert 0 < metrics["router_entropy"] <= math.log(4) + 1e-9
+    assert 0.25 <= metrics["router_confidence"] <= 1
+    assert "complementary_collapse" in metrics
     assert set(metrics["load"]) == {"layers.0.ffn", "layers.1.ffn"}
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     steps = [line for line in lines if "loss" in line]
@@ -148,3 +154,24 @@ def test_a_dense_model_loads_no_moe_code(tmp_path: Path) -> None:
         "assert not loaded, loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_a_sweep_over_routers_and_experts_trains(
+    moe: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = [o for o in moe if o not in MOE]
+    routers, experts = "ffn/router=topk,deepseek_v3", "ffn/expert=swiglu,naive"
+    short = "training.max_steps=2"
+    assert main(["train", "-m", "ffn=moe", routers, experts, *sizes, short]) == 0
+    records = [json.loads(p.read_text()) for p in tmp_path.glob("multirun/*/result.json")]
+    assert sorted(r["ffn"] for r in records) == [
+        "moe[8×naive[relu], top 2]",
+        "moe[8×naive[relu], top 2]",
+        "moe[8×swiglu, top 2]",
+        "moe[8×swiglu, top 2]",
+    ]
+    assert "4 ok, 0 failed" in capfd.readouterr().out
