@@ -169,8 +169,8 @@ def test_a_sweep_over_routers_and_experts_trains(
     assert main(["train", "-m", "ffn=moe", routers, experts, *sizes, short]) == 0
     records = [json.loads(p.read_text()) for p in tmp_path.glob("multirun/*/result.json")]
     assert sorted(r["ffn"] for r in records) == [
-        "moe[8×naive[relu], top 2]",
-        "moe[8×naive[relu], top 2]",
+        "moe[8×naive, top 2]",
+        "moe[8×naive, top 2]",
         "moe[8×swiglu, top 2]",
         "moe[8×swiglu, top 2]",
     ]
