@@ -22,19 +22,28 @@ if TYPE_CHECKING:
     from mlpkit.plugins import list_ffns as list_ffns
     from mlpkit.plugins import list_routers as list_routers
     from mlpkit.plugins import register_activation as register_activation
+    from mlpkit.plugins import register_backend as register_backend
+    from mlpkit.plugins import register_balance as register_balance
     from mlpkit.plugins import register_data as register_data
     from mlpkit.plugins import register_ffn as register_ffn
+    from mlpkit.plugins import register_router as register_router
     from mlpkit.specs import ActivationSpec as ActivationSpec
+    from mlpkit.specs import BackendSpec as BackendSpec
+    from mlpkit.specs import BalanceSpec as BalanceSpec
     from mlpkit.specs import DataSpec as DataSpec
     from mlpkit.specs import FFNSpec as FFNSpec
+    from mlpkit.specs import RouterSpec as RouterSpec
 
 # The public names and where they live: imported on first use, so that `import mlpkit` costs
 # nothing and what declares a plugin loads no torch.
 _HOMES = {
     "ACT2FN": "mlpkit.activations",
     "ActivationSpec": "mlpkit.specs",
+    "BackendSpec": "mlpkit.specs",
+    "BalanceSpec": "mlpkit.specs",
     "DataSpec": "mlpkit.specs",
     "FFNSpec": "mlpkit.specs",
+    "RouterSpec": "mlpkit.specs",
     "FeedForward": "mlpkit.ffns",
     "build_activation": "mlpkit.build",
     "build_ffn": "mlpkit.build",
@@ -46,8 +55,11 @@ _HOMES = {
     "list_ffns": "mlpkit.plugins",
     "list_routers": "mlpkit.plugins",
     "register_activation": "mlpkit.plugins",
+    "register_backend": "mlpkit.plugins",
+    "register_balance": "mlpkit.plugins",
     "register_data": "mlpkit.plugins",
     "register_ffn": "mlpkit.plugins",
+    "register_router": "mlpkit.plugins",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -17,6 +17,8 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         "MLPKIT_PLUGINS_BLOCK",
         "MLPKIT_PLUGIN_MODULES",
         "MLPKIT_PLUGINS_STRICT",
+        "MLPKIT_PLUGINS_PREFER",
+        "MLPKIT_PLUGINS_SECONDS",
         "HYDRA_FULL_ERROR",
     ):
         patch.delenv(name, raising=False)

@@ -96,7 +96,11 @@ def test_the_wheel_holds_every_module_and_yaml_and_the_marker_of_its_types(wheel
 
 def test_the_wheel_holds_nothing_but_the_package_and_its_metadata(wheel):
     assert {name.split("/")[0].partition("-")[0] for name in names(wheel)} == {"mlpkit"}
-    assert not [name for name in names(wheel) if re.search(r"(^|/)tests?(/|_)|\.pyc$", name)]
+    # but the tests of the template, which are the new plugin's
+    own = [name for name in names(wheel) if not name.startswith("mlpkit/template/")]
+    assert not [name for name in own if re.search(r"(^|/)tests?(/|_)", name)]
+    assert not [name for name in names(wheel) if name.endswith(".pyc")]
+    assert "mlpkit/template/mlpkit-demo/pyproject.toml" in names(wheel)
 
 
 def test_the_installed_wheel_composes_lists_and_finds_its_own_conf(installed, tmp_path):

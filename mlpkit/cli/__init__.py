@@ -18,6 +18,7 @@ VERBS = {
     "list": ("mlpkit.cli.catalogue", "what is registered: activations, FFNs, data …"),
     "show": ("mlpkit.cli.catalogue", "one entry: options, formula, paper, provider"),
     "describe": ("mlpkit.cli.describe", "a model in numbers: parts, parameters, FLOPs"),
+    "plot": ("mlpkit.cli.plot", "activations and FFNs as pictures: SVG, PNG, PDF"),
     "plugins": ("mlpkit.cli.plugins", "the plugins: state, version, what each provides"),
     "check": ("mlpkit.cli.check", "the conformance kit on an entry or a distribution"),
     "new-plugin": ("mlpkit.cli.new_plugin", "write an installable plugin to start from"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import textwrap
 from typing import Any
 
 from mlpkit.plugins import registries
+from mlpkit.plugins.definitions import argument_docs, definition
 from mlpkit.registry import Registry, UnknownNameError, suggestion
 from mlpkit.specs import Spec
 
@@ -79,6 +81,10 @@ def run_show(options: argparse.Namespace) -> int:
             print("options")
             for name, (kind, default) in value.items():
                 print(f"  {name}: {kind} = {default}")
+                if doc := facts["option_docs"].get(name):
+                    print(textwrap.indent(textwrap.fill(doc, 82), " " * 6))
+        elif key == "option_docs":
+            continue
         elif value not in ("", (), None, []):
             shown = ", ".join(value) if isinstance(value, tuple | list) else value
             print(f"{key.replace('_', ' '):<19} {shown}")
@@ -91,6 +97,8 @@ def entry_facts(kind: str, spec: Spec, registry: Registry[Any]) -> dict[str, Any
 
     fields = [f for f in dataclasses.fields(spec) if f.name not in SKIPPED]
     facts = {field.name: getattr(spec, field.name) for field in fields}
+    found = definition(spec.target)
+    docs = argument_docs(found.docstring) if found else {}
     options = {
         field.name: (type_name(field.type), default_of(field))
         for field in dataclasses.fields(schema_of(kind, spec))
@@ -104,8 +112,10 @@ def entry_facts(kind: str, spec: Spec, registry: Registry[Any]) -> dict[str, Any
     return {
         **facts,
         "target": target,
+        "source": f"{found.path}:{found.line}" if found else "",
         "provider": str(registry.provider(spec.name)),
         "options": options,
+        "option_docs": {name: docs[name] for name in options if name in docs},
     }
 
 

@@ -20,7 +20,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from mlpkit.configs.run import RunConfig
-from mlpkit.plugins import registries
+from mlpkit.layers import KEY as LAYERS
+from mlpkit.plugins import presets, registries
 from mlpkit.registry import Registry
 from mlpkit.schema import schema_of
 
@@ -38,6 +39,7 @@ RUN_SCHEMA = "run_schema"
 # Hydra takes no null for a group, and `activation=null,relu` is how one sweeps over "as it is":
 # null becomes the name of an option that adds nothing.
 NOTHING = "null"
+QUOTED_KEY = re.compile(r"(['\"])([^'\"]*)\1(\s*:)")
 
 
 def conf_dir() -> str:
@@ -137,8 +139,10 @@ class RegistrySearchPath(SearchPathPlugin):
     """Puts ``mlpkit://`` behind the YAML folders, so that a preset may stand before an entry."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Appends the source."""
+        """Appends the source, and behind it the presets of plugins: they shadow nothing."""
         search_path.append("mlpkit", "mlpkit://")
+        for provider, folder in presets():
+            search_path.append(provider, f"file://{folder}")
 
 
 def install() -> None:
@@ -150,8 +154,13 @@ def install() -> None:
 
 
 def quote_null(override: str) -> str:
-    """The override with null as an option's name where its key is a group."""
+    """The override with null as an option's name where its key is a group.
+
+    In a pattern of layers the quotes around keys go: YAML wants them, Hydra refuses them.
+    """
     key, equals, value = override.partition("=")
+    if key.lstrip("+") == LAYERS:
+        return key + equals + QUOTED_KEY.sub(r"\2\3", value)
     if key not in GROUPS:
         return override
     return key + equals + re.sub(r"(?<![\w'\"])null(?![\w'\"])", f"'{NOTHING}'", value)

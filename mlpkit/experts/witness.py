@@ -150,7 +150,8 @@ def _compare(backend: type[Backend], code: nn.Module, stack: dict[str, Tensor]) 
                 if not _close(value, got[name]):
                     return f"the witness found another {name} than the loop's"
     except Exception as error:  # whatever the author's code raises is the reason
-        return f"the witness raised {type(error).__name__}: {str(error).splitlines()[0][:120]}"
+        first = str(error).partition("\n")[0]  # an error may say nothing
+        return f"the witness raised {type(error).__name__}: {first[:120]}"
     return ""
 
 

@@ -236,7 +236,9 @@ def _names_of(status: PluginStatus) -> set[str]:
 def _installed(point: EntryPoint) -> Candidate:
     provider, editable = Provider(point.value, entry_point=point.name), False
     if point.dist is not None:
-        provider = Provider(point.dist.name, point.dist.version, point.name)
+        # an interrupted uninstall leaves a folder without metadata, thus without a name
+        name, version = point.dist.name or point.value, point.dist.version or ""
+        provider = Provider(name, version, point.name)
         editable = is_editable(getattr(point.dist, "read_text", lambda _: None)("direct_url.json"))
     status = PluginStatus(
         name=point.name, provider=provider, state="ok", target=point.value, editable=editable
@@ -246,13 +248,14 @@ def _installed(point: EntryPoint) -> Candidate:
 
 def is_editable(direct_url: str | None) -> bool:
     """Whether a distribution's direct_url.json says that it was installed with ``pip -e``."""
-    if not direct_url:
+    try:
+        return bool(json.loads(direct_url or "{}").get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):  # damaged: the plugin may still work
         return False
-    return bool(json.loads(direct_url).get("dir_info", {}).get("editable"))
 
 
 def _reason(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
+    text = " ".join(f"{type(error).__name__}: {error}".split())  # one line, as a table needs
     if isinstance(error, ModuleNotFoundError):
         return f"{text}; install what it needs, or reinstall it"
     if isinstance(error, RegistrationError) and "both" in text:
