@@ -527,7 +527,7 @@ def test_every_option_of_the_constructor_that_is_plain_has_its_field():
     for name, parameter in inspect.signature(MoE).parameters.items():
         if name not in parts:
             assert known[name] == parameter.default
-    assert MoEConfig().balance == {"load": 0.01, "z": 0.001}
+    assert MoEConfig().balance == {"load": 0.03, "z": 0.001}
     assert (MoEConfig().num_experts, MoEConfig().num_experts_per_tok) == (8, 2)
 
 
