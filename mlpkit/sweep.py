@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mlpkit import __version__
 from mlpkit.compose import ConfigError, first_line, install, own_hydra, quote_null
+from mlpkit.layers import MAIN, slots_by_layer
 
 SWEEP_ROOT = Path("multirun")
 
@@ -56,6 +57,8 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 def job_id(config: DictConfig, plugins: Mapping[str, str]) -> str:
     """Twelve hex digits that name a job by what it runs: configuration and versions, not paths.
 
+    Patterns that give each layer the same slot are one, and a slot that no layer has is nothing.
+
     Args:
         config: The job's composed configuration.
         plugins: The loaded plugins with their versions.
@@ -63,5 +66,12 @@ def job_id(config: DictConfig, plugins: Mapping[str, str]) -> str:
     content = OmegaConf.to_container(config, resolve=True)
     assert isinstance(content, dict)
     content.pop("run_dir", None)
+    slots = slots_by_layer(content)
+    used = {slot: ffn for slot, ffn in content.pop("ffns").items() if slot in slots}
+    content["model"].pop("layers")
+    if MAIN not in slots:
+        content.pop("ffn")
+    if set(slots) != {MAIN}:
+        content["ffns"], content["model"]["layers"] = used, slots
     text = json.dumps([content, __version__, dict(plugins)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -67,7 +67,7 @@ def test_keys_are_those_of_the_schemas() -> None:
     [
         ("train ffn.inter", ["ffn.intermediate_size="]),
         ("train ffn=gated ffn.inter", ["ffn.intermediate_size="]),
-        ("train f", ["ffn=", "ffn/", "ffn."]),
+        ("train f", ["ffn=", "ffn/", "ffn.", "ffns."]),
         ("train ffn/r", ["ffn/router="]),
         ("train +mod", ["+model="]),
         ("train ~act", ["~activation"]),

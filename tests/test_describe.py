@@ -253,7 +253,7 @@ def test_models_side_by_side_have_a_column_each():
         assert f"{description.parameters:,}" in table["parameters"]
         assert f"{description.active_parameters:,}" in table["active parameters"]
         assert f"{description.flops_per_token:,}" in table["forward FLOPs/token"]
-    assert table["FFN parameters"].split()[2:5] == ["2,048", "3,072", "(×1.5)"]
+    assert table["FFN parameters"].split()[2:5] == ["6,144", "9,216", "(×1.5)"]
     assert rows[-1] == "note: ffn=gated is swiglu here"
 
 

@@ -10,7 +10,17 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "mlpkit"
 ORDER = (
     *("sizing", "specs", "hookspecs", "registry", "configs", "catalogue", "plugins", "schema"),
-    *("lint", "compose", "activations", "ffns", "routing", "routers", "balance", "experts"),
+    *(
+        "layers",
+        "lint",
+        "compose",
+        "activations",
+        "ffns",
+        "routing",
+        "routers",
+        "balance",
+        "experts",
+    ),
     *("moe", "model", "data", "build", "describe", "figures", "convert", "parallel"),
     *("training", "report", "sweep", "testing", "cli"),
 )
@@ -26,12 +36,17 @@ WITHOUT_TORCH = [
     "catalogue",
     "plugins",
     "schema",
+    "layers",
     "lint",
     "compose",
     "sweep",
     "cli",
     "cli.train",
     "cli.catalogue",
+    "cli.plugins",
+    "cli.check",
+    "cli.new_plugin",
+    "cli.doctor",
     "cli.describe",
 ]
 

@@ -14,6 +14,7 @@ CLEAN = {
     "ffn": {"name": "swiglu", "activation": None, "intermediate_size": None},
     "model": {
         "hidden_size": 16,
+        "num_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": None,

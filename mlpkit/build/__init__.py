@@ -2,7 +2,7 @@
 
 from mlpkit.build.ffns import build_activation, build_ffn, effective_activation, ffn_label
 from mlpkit.build.models import build_data, build_model
-from mlpkit.build.parts import BuildError, Component, plain, seeded
+from mlpkit.build.parts import BuildError, Component, derived_seed, plain, seeded
 
 __all__ = [
     "BuildError",
@@ -11,6 +11,7 @@ __all__ = [
     "build_data",
     "build_ffn",
     "build_model",
+    "derived_seed",
     "effective_activation",
     "ffn_label",
     "plain",

@@ -8,10 +8,11 @@ from dataclasses import fields
 from omegaconf import DictConfig
 
 from mlpkit.build.ffns import build_ffn
-from mlpkit.build.parts import construct, plain, seeded, split
+from mlpkit.build.parts import Component, construct, plain, seeded, split
 from mlpkit.compose import check, compose
 from mlpkit.configs.data import DataConfig
 from mlpkit.data import Dataset, Tokenizer, build_tokenizer, load_data
+from mlpkit.layers import slot_ffns, slots_by_layer
 from mlpkit.model import Attention, Block, Decoder
 from mlpkit.plugins import registries
 from mlpkit.sizing import check_heads
@@ -45,7 +46,11 @@ def build_model(
         num_key_value_heads=model.num_key_value_heads,
         head_dim=model.head_dim,
     )
-    blocks = [_build_block(config, size, f"layers.{i}") for i in range(model.num_layers)]
+    ffns = {slot: plain(ffn) for slot, ffn in slot_ffns(config).items()}
+    blocks = [
+        _build_block(config, size, f"layers.{i}", ffns[slot])
+        for i, slot in enumerate(slots_by_layer(config))
+    ]
     with seeded(seed, "embed_tokens"):
         return Decoder(
             vocab_size=tokenizer.vocab_size,
@@ -77,7 +82,7 @@ def build_data(config: DictConfig) -> Dataset:
     return load_data(source, tokenizer, val_fraction=common["val_fraction"])
 
 
-def _build_block(config: DictConfig, size: int, part: str) -> Block:
+def _build_block(config: DictConfig, size: int, part: str, component: Component) -> Block:
     model = config.model
     with seeded(config.seed, f"{part}.self_attn"):
         attention = Attention(
@@ -90,7 +95,7 @@ def _build_block(config: DictConfig, size: int, part: str) -> Block:
         )
     with seeded(config.seed, f"{part}.ffn"):
         ffn = build_ffn(
-            plain(config.ffn),
+            component,
             hidden_size=model.hidden_size,
             inherited_activation=plain(config.activation),
         )

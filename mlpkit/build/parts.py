@@ -73,11 +73,16 @@ def construct(noun: str, spec: Spec, arguments: dict[str, Any]) -> Any:
 @contextmanager
 def seeded(seed: int, part: str) -> Iterator[None]:
     """Initial values drawn inside come from (seed, part); torch's global generator is as before."""
-    digest = hashlib.sha256(f"{seed}/{part}".encode()).digest()
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would seed the GPUs' generators too, which are not put back
-        torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        torch.default_generator.manual_seed(derived_seed(seed, part))
         yield
+
+
+def derived_seed(seed: int, purpose: str) -> int:
+    """A seed for one purpose of a run, e.g. a part or a step, independent of the others."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def plain(node: Any) -> Any:

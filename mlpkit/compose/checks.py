@@ -12,9 +12,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mlpkit.configs.run import LintConfig, ModelConfig, RunConfig, TrainingConfig
+from mlpkit.layers import MAIN, LayerPatternError, slots_by_layer
 from mlpkit.lint import lint
 from mlpkit.plugins import Registries, registries
-from mlpkit.registry import Registry, UnknownNameError, suggestion
+from mlpkit.registry import NAME, Registry, UnknownNameError, suggestion
 from mlpkit.schema import COMPONENTS, schema_of
 
 # The nodes whose schema is mlpkit's own, whatever is chosen.
@@ -59,9 +60,36 @@ def _check(config: DictConfig, regs: Registries) -> None:
         check_component("activation", config.activation, "activation", regs)
     for key, schema in TYPED.items():
         check_values(key, OmegaConf.select(config, key) if key else config, schema)
+    check_slots(config, regs)
     errors = [finding for finding in lint(config, regs) if finding.is_error]
     if errors:
         raise ConfigError("\n".join(str(finding) for finding in errors))
+
+
+def check_slots(config: DictConfig, regs: Registries) -> None:
+    """Checks the FFNs of the slots, and the pattern that gives them to layers.
+
+    Raises:
+        ConfigError: A slot without a usable name or FFN, or a pattern that names none or leads
+            nowhere.
+    """
+    for slot, node in config.ffns.items():
+        if slot == MAIN or not NAME.match(slot):
+            reason = "that is ffn" if slot == MAIN else "a name is a-z, 0-9 and _, a letter first"
+            raise ConfigError(f"ffns.{slot}: a slot cannot be called {slot!r}: {reason}")
+        check_component(f"ffns.{slot}", node, "ffn", regs)
+    try:
+        slots_by_layer(config)
+    except LayerPatternError as error:
+        raise ConfigError(str(error)) from error
+
+
+def group_of(key: str) -> str:
+    """The group to choose a component by: ``ffn/router``, of a slot ``+ffn@ffns.dense``."""
+    if not key.startswith("ffns."):
+        return key.replace(".", "/")
+    _, _, *parts = key.split(".")
+    return f"ffn/{'/'.join(parts)}@{key}" if parts else f"+ffn@{key}"
 
 
 def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
@@ -96,7 +124,7 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
         chosen = OmegaConf.structured(typed).name
         raise ConfigError(
             f"{key}.name is {name!r}, but the options there are those of {chosen!r}; "
-            f"write {key.replace('.', '/')}={name}"
+            f"write {group_of(key)}={name}"
         )
     try:
         # without the parts, which may be a name, a mapping or a list, and are checked below

@@ -56,9 +56,15 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
 
 def _explain_override(error: Exception, overrides: Sequence[str]) -> str:
     """The message for an override whose key does not exist, with the nearest one that does."""
-    key = str(error).split("'")[1].partition("@")[0]
+    key, at, slot = str(error).split("'")[1].partition("@")
+    if at and slot.startswith("ffns."):
+        owner = ".".join(slot.split(".")[:2])
+        part = "" if slot == owner else f" that has {slot.removeprefix(owner + '.')} to choose"
+        return f"{owner} has no FFN{part}; choose one with +ffn@{owner}=NAME"
     rest = [o for o in overrides if o.lstrip("+~").partition("=")[0].replace("/", ".") != key]
     parent = key.replace("/", ".").rpartition(".")[0]
+    if parent == "ffns":
+        return f"there is no slot {key!r}; write +ffn@{key}=NAME"
     if key in GROUPS and "/" in key:
         owner, _, part = key.rpartition("/")
         return f"the chosen {owner} has no {part} to choose; choose another {owner}, or drop {key}="

@@ -31,6 +31,9 @@ class ModelConfig:
     norm_eps: float = option(1e-5, "added to the mean square in RMSNorm", above=0)
     dropout: float = option(0.0, "dropout on each residual branch", minimum=0, below=1)
     tie_word_embeddings: bool = option(True, "one matrix for input and output embeddings")
+    layers: Any = option(
+        None, 'layers to slots: {"0-1": dense, "2-": main}, {every: 2, others: dense}, or a list'
+    )
 
 
 @dataclass(kw_only=True)
@@ -82,7 +85,10 @@ class RunConfig:
         0, "seed of initial values, data order and sampling", minimum=0, maximum=2**63 - 1
     )
     activation: Any = option(None, "inherited by every FFN that has one and says nothing itself")
-    ffn: Any = option(None, "the FFN of every block")
+    ffn: Any = option(None, "the FFN of every block that model.layers gives no other slot")
+    ffns: dict[str, Any] = field(
+        default_factory=dict, metadata={"doc": "further slots: +ffn@ffns.dense=swiglu adds dense"}
+    )
     model: ModelConfig = field(default_factory=ModelConfig)
     data: Any = option(None, "what to train on")
     training: TrainingConfig = field(default_factory=TrainingConfig)

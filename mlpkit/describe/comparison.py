@@ -14,17 +14,20 @@ NUMBERS: dict[str, Column] = {
     "active parameters": lambda d: d.active_parameters,
     "forward FLOPs/token": lambda d: d.flops_per_token,
     "training FLOPs/step": lambda d: d.training_flops_per_step,
-    "FFN parameters": lambda d: ffn_of(d).parameters,
-    "FFN active": lambda d: ffn_of(d).active_parameters,
-    "FFN FLOPs/token": lambda d: ffn_of(d).flops,
+    "FFN parameters": lambda d: sum(n * ffn.parameters for ffn, n in ffns_of(d)),
+    "FFN active": lambda d: sum(n * ffn.active_parameters for ffn, n in ffns_of(d)),
+    "FFN FLOPs/token": lambda d: sum(n * ffn.flops for ffn, n in ffns_of(d)),
 }
 
 
-def ffn_of(description: Description) -> Part:
-    """The FFN of a layer."""
-    (layers,) = [part for part in description.parts if part.name == "layers"]
-    (ffn,) = [part for part in layers.parts if part.name == "ffn"]
-    return ffn
+def ffns_of(description: Description) -> list[tuple[Part, int]]:
+    """The FFNs of the layers, each with the number of layers that have it."""
+    return [
+        (ffn, layers.count)
+        for layers in description.parts
+        for ffn in layers.parts
+        if ffn.name == "ffn"
+    ]
 
 
 def side_by_side(descriptions: Sequence[Description], titles: Sequence[str]) -> str:
@@ -56,10 +59,13 @@ def side_by_side(descriptions: Sequence[Description], titles: Sequence[str]) -> 
 
 
 def formula(description: Description) -> str:
-    """The formula of the FFN, or of each type of expert, with its numbers."""
-    ffn = ffn_of(description)
-    details = [part.detail for part in ffn.parts if part.name == "experts"] or [ffn.detail]
-    return "; ".join(detail.partition(", ")[2] for detail in details)
+    """The formula of each FFN, or of each type of expert, with its numbers."""
+    details = [
+        detail
+        for ffn, _ in ffns_of(description)
+        for detail in [p.detail for p in ffn.parts if p.name == "experts"] or [ffn.detail]
+    ]
+    return "; ".join(dict.fromkeys(detail.partition(", ")[2] for detail in details))
 
 
 def ratio(value: int, base: int) -> str:

@@ -148,7 +148,9 @@ def moe_pieces(
         pieces.append(Piece(name="combine", size=fixed(0, flops), hidden_size=width))
     pieces += _shared(given, hidden_size, inherited_activation)
     if given["output_bias"]:
-        pieces.append(Piece(name="output_bias", size=fixed(hidden_size, 0), hidden_size=hidden_size))
+        pieces.append(
+            Piece(name="output_bias", size=fixed(hidden_size, 0), hidden_size=hidden_size)
+        )
     return pieces
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 
-from mlpkit.build import build_model, ffn_label, plain
+from mlpkit.build import Component, build_model, ffn_label, plain
 from mlpkit.build.parts import split
 from mlpkit.compose import compose
 from mlpkit.describe.activations import activation_bytes
 from mlpkit.describe.description import Description
-from mlpkit.describe.parts import Part, model_parts
-from mlpkit.describe.sizes import Span, count_parameters, ffn_size
+from mlpkit.describe.parts import Part, layers_name, model_parts
+from mlpkit.describe.sizes import Size, count_parameters, ffn_size
+from mlpkit.layers import MAIN, key_of, layers_by_slot, slot_ffns
 from mlpkit.model import Decoder
 from mlpkit.sizing import training_memory
 
@@ -36,14 +37,12 @@ def describe(config: DictConfig | Sequence[str] = (), model: Decoder | None = No
         hollow = build_model(config)
     model = model or hollow
     parts, training = model_parts(config, model), config.training
-    ffn, inherited = plain(config.ffn), plain(config.activation)
-    size = ffn_size(ffn, hidden_size=config.model.hidden_size, inherited_activation=inherited)
+    sizes = _sizes(config)
     parameters = count_parameters([model])
     active = sum(part.active_parameters for part in parts)
     flops = sum(part.flops for part in parts)
-    label, name = ffn_label(ffn, inherited), split(ffn, {})[0]
     return Description(
-        ffn=label,
+        ffn=_label(config),
         width="; ".join(_widths(parts)),
         backend=backend_text(config, model),
         batch_size=training.batch_size,
@@ -51,17 +50,63 @@ def describe(config: DictConfig | Sequence[str] = (), model: Decoder | None = No
         parts=parts,
         parameters=parameters,
         active_parameters=active,
-        active_range=_around(active, size.active, len(model.layers)),
+        active_range=(
+            active - sum(n * (s.active.mean - s.active.low) for s, n in sizes),
+            active + sum(n * (s.active.high - s.active.mean) for s, n in sizes),
+        ),
         flops_per_token=flops,
-        flops_range=_around(flops, size.flops, len(model.layers)),
+        flops_range=(
+            flops - sum(n * (s.flops.mean - s.flops.low) for s, n in sizes),
+            flops + sum(n * (s.flops.high - s.flops.mean) for s, n in sizes),
+        ),
         memory=training_memory(parameters, _activations(config, hollow)),
-        note="" if label.partition("[")[0] == name else f"ffn={name} is {label} here",
+        note="; ".join(_notes(config)),
     )
+
+
+def _slots(config: DictConfig) -> dict[str, tuple[Component, list[int]]]:
+    """The FFN and the layers of every slot that a layer has."""
+    ffns = slot_ffns(config)
+    return {slot: (plain(ffns[slot]), layers) for slot, layers in layers_by_slot(config).items()}
+
+
+def _sizes(config: DictConfig) -> list[tuple[Size, int]]:
+    """The size of each slot's FFN, and how many layers have it."""
+    hidden, inherited = config.model.hidden_size, plain(config.activation)
+    return [
+        (ffn_size(ffn, hidden_size=hidden, inherited_activation=inherited), len(layers))
+        for ffn, layers in _slots(config).values()
+    ]
+
+
+def _label(config: DictConfig) -> str:
+    """What the FFN is; where layers differ, with the layers: ``swiglu (layer 0), moe[…] (…)``."""
+    slots, inherited = _slots(config), plain(config.activation)
+    labels = {slot: ffn_label(ffn, inherited) for slot, (ffn, _) in slots.items()}
+    if len(slots) == 1:
+        return next(iter(labels.values()))
+    return ", ".join(
+        f"{labels[slot]} ({layers_name(layers)})" for slot, (_, layers) in slots.items()
+    )
+
+
+def _notes(config: DictConfig) -> Iterator[str]:
+    """The FFNs that are something else than they are called."""
+    for slot, (ffn, _) in _slots(config).items():
+        label, name = ffn_label(ffn, plain(config.activation)), split(ffn, {})[0]
+        if label.partition("[")[0] != name:
+            choice = "ffn" if slot == MAIN else f"ffn@{key_of(slot)}"
+            yield f"{choice}={name} is {label} here"
 
 
 def backend_text(config: DictConfig, model: Decoder) -> str:
     """How experts are run on a CPU at the training's even load, and why; "" without experts."""
-    ffn: Any = model.layers[0].ffn
+    firsts = [layers[0] for layers in layers_by_slot(config).values()]
+    found = [_backend_of(config, model.layers[layer].ffn) for layer in firsts]
+    return "; ".join(dict.fromkeys(text for text in found if text))
+
+
+def _backend_of(config: DictConfig, ffn: Any) -> str:
     if not hasattr(getattr(ffn, "experts", None), "backend_name"):
         return ""
     experts, training = ffn.experts, config.training
@@ -86,11 +131,6 @@ def _activations(config: DictConfig, model: Decoder) -> int | None:
         return activation_bytes(model, batch_size=micro_batch(config), sequence_length=length)
     except Exception:  # a stranger's FFN may look at values, and there are none
         return None
-
-
-def _around(mean: int, ffn: Span, layers: int) -> tuple[int, int]:
-    """The model's smallest and largest number, from its mean and its FFN's span."""
-    return mean - layers * (ffn.mean - ffn.low), mean + layers * (ffn.high - ffn.mean)
 
 
 def _widths(parts: Sequence[Part]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from mlpkit.build import Component, build_ffn, ffn_label, plain
 from mlpkit.build.parts import split
 from mlpkit.describe.sizes import count_parameters, ffn_size
 from mlpkit.describe.widths import expert_width_steps, width_steps
+from mlpkit.layers import MAIN, layers_by_slot, slot_ffns, span_text
 from mlpkit.model import Block, Decoder
 from mlpkit.plugins import registries
 from mlpkit.schema import holds_experts
@@ -56,7 +58,7 @@ def model_parts(config: DictConfig, model: Decoder) -> tuple[Part, ...]:
         config: Its configuration.
         model: The model, on any device.
     """
-    return (_embedding(model), _layers(config, model), _head(model))
+    return (_embedding(model), *_layers(config, model), _head(model))
 
 
 def _embedding(model: Decoder) -> Part:
@@ -82,20 +84,34 @@ def _head(model: Decoder) -> Part:
     )
 
 
-def _layers(config: DictConfig, model: Decoder) -> Part:
-    block = model.layers[0]
+def _layers(config: DictConfig, model: Decoder) -> tuple[Part, ...]:
+    """The layers of each slot, together: their blocks are equal."""
+    found = layers_by_slot(config)
+    return tuple(_slot_part(config, model, slot, found) for slot in found)
+
+
+def _slot_part(config: DictConfig, model: Decoder, slot: str, layers: dict[str, list[int]]) -> Part:
+    block, count = model.layers[layers[slot][0]], len(layers[slot])
     assert isinstance(block, Block)
-    parts = (_attention(config, model, block), ffn_part(config, block.ffn), _norms(block))
-    count = len(model.layers)
+    ffn = ffn_part(config, slot_ffns(config)[slot], block.ffn)
+    parts = (_attention(config, model, block), ffn, _norms(block))
+    name, detail = "layers", "each:" if count > 1 else ""
+    if list(layers) != [MAIN]:
+        name, detail = layers_name(layers[slot]), f"{slot}, {detail}" if detail else slot
     return Part(
-        name="layers",
+        name=name,
         count=count,
-        detail="each:" if count > 1 else "",
+        detail=detail,
         parameters=count * sum(part.parameters for part in parts),
         active_parameters=count * sum(part.active_parameters for part in parts),
         flops=count * sum(part.flops for part in parts),
         parts=parts,
     )
+
+
+def layers_name(layers: Sequence[int]) -> str:
+    """Layers in words: ``layer 0``, ``layers 1-3``, ``layers 1,3``."""
+    return f"layer{'s' if len(layers) > 1 else ''} {span_text(layers)}"
 
 
 def _attention(config: DictConfig, model: Decoder, block: Block) -> Part:
@@ -123,15 +139,16 @@ def _norms(block: Block) -> Part:
     return Part(name="norms", parameters=parameters, active_parameters=parameters)
 
 
-def ffn_part(config: DictConfig, ffn: nn.Module) -> Part:
+def ffn_part(config: DictConfig, component: Component, ffn: nn.Module) -> Part:
     """The FFN of a layer.
 
     Args:
         config: The run's configuration.
+        component: The FFN's name, or its mapping.
         ffn: The FFN that was built from it: its parameters are counted on it.
     """
     hidden, inherited = config.model.hidden_size, plain(config.activation)
-    component = plain(config.ffn)
+    component = plain(component)
     spec = registries().ffn.get(split(component, {})[0])
     size = ffn_size(component, hidden_size=hidden, inherited_activation=inherited)
     label = ffn_label(component, inherited)

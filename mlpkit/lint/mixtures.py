@@ -1,100 +1,18 @@
-"""Known traps, as pure functions over a configuration; each names the fix."""
+"""Traps of a mixture of experts: routing, balance, options that nothing reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
+from mlpkit.layers import key_of, layers_by_slot
+from mlpkit.lint.findings import Finding, mixtures, name_of
 from mlpkit.plugins import Registries
-from mlpkit.schema import option_parameters
-from mlpkit.sizing import check_heads
-from mlpkit.specs import FFNSpec, resolve
 
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One trap that a configuration walks into.
-
-    Args:
-        code: A word to allow it by, in ``lint.allow``; empty for what cannot be allowed.
-        message: The key, what was found, and what to do.
-        is_error: Whether it stops the run; otherwise it is a note.
-    """
-
-    code: str
-    message: str
-    is_error: bool = True
-
-    def __str__(self) -> str:
-        return self.message
-
-
-def lint(config: Any, regs: Registries) -> list[Finding]:
-    """Everything found, without the errors that ``lint.allow`` names.
-
-    Args:
-        config: A composed configuration, or a mapping of the same shape.
-        regs: The registries that its names are looked up in.
-    """
-    allowed = set(config["lint"]["allow"])
-    found = [finding for rule in RULES for finding in rule(config, regs)]
-    return [f for f in found if not (f.is_error and f.code and f.code in allowed)]
-
-
-def heads_divide(config: Any, regs: Registries) -> Iterator[Finding]:
-    """Attention heads must divide the hidden size, key and value heads the query heads."""
-    model = config["model"]
-    try:
-        check_heads(
-            hidden_size=model["hidden_size"],
-            num_attention_heads=model["num_attention_heads"],
-            num_key_value_heads=model["num_key_value_heads"],
-            head_dim=model["head_dim"],
-        )
-    except ValueError as error:
-        yield Finding(code="", message=str(error))
-
-
-def width_is_valid(config: Any, regs: Registries) -> Iterator[Finding]:
-    """An FFN's width must be positive or a rule: counting its parameters shows it."""
-    for key, ffn in dense_ffns(config):
-        spec = regs.ffn.get(name_of(ffn))
-        options = {} if isinstance(ffn, str) else {k: v for k, v in ffn.items() if k != "name"}
-        if spec.num_params is None:
-            continue
-        try:
-            resolve(spec.num_params)(config["model"]["hidden_size"], **options)
-        except ValueError as error:
-            yield Finding(code="", message=f"{key}.{error}")
-
-
-def activation_is_read(config: Any, regs: Registries) -> Iterator[Finding]:
-    """A run's ``activation=`` must reach an FFN that takes one and says nothing itself."""
-    if config["activation"] is None:
-        return
-    ffns = list(dense_ffns(config))
-    takers = [(key, ffn) for key, ffn in ffns if takes_activation(regs.ffn.get(name_of(ffn)))]
-    silent = [key for key, ffn in takers if isinstance(ffn, str) or ffn.get("activation") is None]
-    if takers and not silent:
-        yield Finding(
-            code="unread-activation",
-            message=f"activation is set, but {takers[0][0]}.activation is set too and wins; "
-            "remove one",
-        )
-    elif not takers:
-        yield Finding(
-            code="unread-activation",
-            message=f"activation is set, but the ffn {name_of(ffns[0][1])!r} takes none; remove "
-            "activation=",
-        )
-
-
-def takes_activation(spec: FFNSpec) -> bool:
-    """Whether an FFN's constructor has an argument ``activation``."""
-    return spec.default_activation is not None or "activation" in option_parameters(
-        "ffn", resolve(spec.target)
-    )
+LARGE_BALANCE = 0.1  # ten times Switch's: the router then follows the balance more than the task
+# What a router reads only with groups, and only when it normalises; with the defaults.
+GROUP_OPTIONS = {"group_score": "max", "group_fill": "-inf"}
+NORM_OPTIONS = {"norm_p": 1.0, "norm_eps": 0.0, "norm_min": 0.0}
 
 
 def experts_per_token_fit(config: Any, regs: Registries) -> Iterator[Finding]:
@@ -209,60 +127,64 @@ def capacity_leaves_room(config: Any, regs: Registries) -> Iterator[Finding]:
 
 
 def coefficient_fits_its_convention(config: Any, regs: Registries) -> Iterator[Finding]:
-    """A load coefficient carried from another convention is K or the number of layers off."""
+    """A load coefficient carried from another convention is K or K times the layers off."""
+    layers = {key_of(slot): len(found) for slot, found in layers_by_slot(config).items()}
     for key, moe in mixtures(config, regs):
         balance = moe.get("balance") or {}
-        loads = [name for name in balance if name in ("load", "load_hf", "load_minimind")]
-        if len(loads) > 1:
+        per_token = moe["num_experts_per_tok"]
+        # what the term is when the load is balanced: the same coefficient means this much more
+        balanced = {
+            "load": 1,
+            "load_hf": per_token,
+            "load_minimind": per_token * layers.get(key, 0),
+        }
+        found = [name for name in balance if name in balanced]
+        if len(found) > 1:
             yield Finding(
                 code="two-conventions",
-                message=f"{key}.balance has {' and '.join(loads)}: the same loss on two scales; "
+                message=f"{key}.balance has {' and '.join(found)}: the same loss on two scales; "
                 "keep one, or allow it with lint.allow=[two-conventions]",
             )
+        for name in found:
+            value = balance[name]
+            coefficient = value["coefficient"] if hasattr(value, "keys") else value
+            if coefficient * balanced[name] > LARGE_BALANCE:
+                yield Finding(
+                    code="large-balance",
+                    message=f"{key}.balance.{name} is {coefficient}: balanced, the term is "
+                    f"{balanced[name]} and adds {coefficient * balanced[name]:.3g} to the loss "
+                    f"(load_hf counts K times, load_minimind K times the layers); "
+                    f"{0.03 / balanced[name]:.2g} is what the default `load` of 0.03 means here",
+                    is_error=False,
+                )
 
 
-def experts_are_plain(config: Any, regs: Registries) -> Iterator[Finding]:
-    """A MoE inside a MoE would route where no record looks."""
-    for key, ffn in dense_ffns(config):
-        if "." in key and regs.ffn.get(name_of(ffn)).name == "moe":
-            yield Finding(code="", message=f"{key} is a moe; experts are dense FFNs")
-
-
-def mixtures(config: Any, regs: Registries) -> Iterator[tuple[str, Any]]:
-    """The MoE of a configuration with its key; none in a dense one."""
-    ffn = config["ffn"]
-    if not isinstance(ffn, str) and "num_experts_per_tok" in ffn and "router" in ffn:
-        yield "ffn", ffn
-
-
-def dense_ffns(config: Any) -> Iterator[tuple[str, Any]]:
-    """The FFNs that hold weights of their own, with their keys: in a MoE the FFNs inside it."""
-    ffn = config["ffn"]
-    if isinstance(ffn, str) or "num_experts_per_tok" not in ffn:
-        yield "ffn", ffn
-        return
-    types = ffn.get("experts") or []
-    for index, expert in enumerate(types):
-        yield f"ffn.experts.{index}", {k: v for k, v in expert.items() if k != "num_experts"}
-    parts = ("shared",) if types else ("expert", "shared")
-    yield from ((f"ffn.{part}", ffn[part]) for part in parts if ffn.get(part) is not None)
-
-
-def name_of(component: Any) -> str:
-    """The name of a component that is a name or a mapping with one."""
-    return str(component if isinstance(component, str) else component["name"])
-
-
-RULES: tuple[Callable[[Any, Registries], Iterator[Finding]], ...] = (
-    heads_divide,
-    width_is_valid,
-    activation_is_read,
-    experts_per_token_fit,
-    top1_trains_its_router,
-    routing_is_causal,
-    router_is_balanced,
-    bias_rule_has_a_bias,
-    capacity_leaves_room,
-    coefficient_fits_its_convention,
-    experts_are_plain,
-)
+def options_are_read(config: Any, regs: Registries) -> Iterator[Finding]:
+    """An option that another one switches off would be a change that changes nothing."""
+    for key, moe in mixtures(config, regs):
+        router = {} if isinstance(moe["router"], str) else moe["router"]
+        switches = (
+            (router.get("n_group", 1) == 1, GROUP_OPTIONS, "router.n_group is 1"),
+            (not router.get("norm_topk_prob", True), NORM_OPTIONS, "router.norm_topk_prob is off"),
+        )
+        for is_off, options, reason in switches:
+            for option, default in options.items() if is_off else ():
+                if router.get(option, default) != default:
+                    yield Finding(
+                        code="unread-option",
+                        message=f"{key}.router.{option} is {router[option]}, but {key}.{reason} "
+                        f"and nothing reads it; leave it at {default}",
+                        is_error=False,  # families' presets keep them, to be switched on
+                    )
+        if moe.get("drop_policy", "position") != "position" and moe.get("capacity_factor") is None:
+            yield Finding(
+                code="unread-option",
+                message=f"{key}.drop_policy is set, but without {key}.capacity_factor nothing is "
+                "dropped; set it, or leave drop_policy at position",
+            )
+        if moe.get("shared_combine", "sum") != "sum" and moe.get("shared") is None:
+            yield Finding(
+                code="unread-option",
+                message=f"{key}.shared_combine is set, but there is no shared FFN; choose one with "
+                "ffn/shared=NAME, or leave it at sum",
+            )
