@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import platform
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +15,17 @@ from omegaconf import DictConfig
 from rich.console import Console
 from torch import Tensor
 
-from mlpkit import __version__
-from mlpkit.build import build_data, build_model
+from mlpkit.build import build_data, build_model, derived_seed
 from mlpkit.compose import check
 from mlpkit.configs.run import TrainingConfig
 from mlpkit.data import Dataset
 from mlpkit.data.batches import tokens_per_epoch, train_batch
 from mlpkit.describe import Description, describe
 from mlpkit.figures.curves import save_loss_curve
-from mlpkit.lint import lint
 from mlpkit.model import Decoder, generate
-from mlpkit.plugins import plugin_versions, registries
 from mlpkit.training.evaluation import Validation, evaluate
 from mlpkit.training.optimizer import build_optimizer, learning_rate
+from mlpkit.training.preamble import announcement, provenance
 from mlpkit.training.precision import Precision, choose_precision
 from mlpkit.training.progress import Display, Meter, Stopwatch, clock, printable
 from mlpkit.training.run_directory import RunDirectory
@@ -119,7 +114,13 @@ class Run:
     def record(self, directory: RunDirectory, overrides: Sequence[str]) -> dict[str, Any]:
         """Runs, and keeps result.json true whatever happens."""
         watch = Stopwatch()
-        result = {"status": "running", "pid": os.getpid(), **self.provenance(overrides)}
+        made_from = provenance(self.config, self.dataset, self.precision, self.description)
+        result = {
+            "status": "running",
+            "pid": os.getpid(),
+            "overrides": list(overrides),
+            **made_from,
+        }
         directory.write_config(self.config)
         directory.write_tokenizer(self.config)
         directory.start_metrics()
@@ -160,22 +161,8 @@ class Run:
 
     def announce(self, directory: RunDirectory) -> None:
         """Prints what will be trained, and how long it will take."""
-        options, meta = self.options, self.dataset.meta
-        tokens = options.max_steps * options.batch_size * options.sequence_length
-        epochs = tokens / tokens_per_epoch(self.dataset, sequence_length=options.sequence_length)
-        total = tokens * self.description.training_flops_per_token
-        lines = (
-            str(self.description),
-            f"data       {self.config.data.name}, {meta.train.tokens:,} tokens to train on, "
-            f"{meta.val.tokens:,} to validate on, tokenizer {meta.tokenizer}",
-            f"training   {options.max_steps:,} steps × {options.batch_size} × "
-            f"{options.sequence_length} = {tokens:,} tokens, {epochs:.2f} epochs, "
-            f"{total:.3g} FLOPs",
-            f"computing  {self.precision}, threads: {torch.get_num_threads()}",
-            *(f"note       {finding}" for finding in lint(self.config, registries())),
-            f"run        {directory.path}",
-            f"estimated  {clock(self.estimate())}",
-        )
+        lines = announcement(self.config, self.dataset, self.precision, self.description)
+        lines += [f"run        {directory.path}", f"estimated  {clock(self.estimate())}"]
         for line in lines:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -316,27 +303,6 @@ class Run:
             **self.health,
         }
 
-    def provenance(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """What the run was made from."""
-        meta = self.dataset.meta
-        return {
-            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "overrides": list(overrides),
-            "ffn": self.description.ffn,
-            "seed": self.config.seed,
-            "mlpkit": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "computing": str(self.precision),
-            "threads": torch.get_num_threads(),
-            "plugins": plugin_versions(),
-            "data": {
-                "name": self.config.data.name,
-                "fingerprint": meta.source_fingerprint,
-                "tokenizer": meta.tokenizer_fingerprint,
-            },
-        }
-
 
 def build_mixture(model: Decoder) -> Mixture | None:
     """What the MoE layers of a model need; None for a dense model, which loads no MoE code."""
@@ -345,9 +311,3 @@ def build_mixture(model: Decoder) -> Mixture | None:
     from mlpkit.training.mixture import Mixture
 
     return Mixture(model)
-
-
-def derived_seed(seed: int, purpose: str) -> int:
-    """A seed for one purpose of a run, independent of the others."""
-    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
