@@ -10,7 +10,7 @@ train: $(VENV)/.train  ## train the default model on real text; ARGS="ffn=gated 
 	$(BIN)/mlpkit train $(ARGS)
 
 test: $(VENV)/.test lint  ## every check of the default tier
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)  # a process per core, a thread each
 
 lint: $(VENV)/.test  ## style and types
 	$(BIN)/ruff check .
