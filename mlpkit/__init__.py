@@ -11,9 +11,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mlpkit.activations import ACT2FN as ACT2FN
+    from mlpkit.balance import update_router_bias as update_router_bias
     from mlpkit.build import build_activation as build_activation
     from mlpkit.build import build_ffn as build_ffn
     from mlpkit.build import build_model as build_model
+    from mlpkit.build.moe import build_router as build_router
     from mlpkit.compose import compose as compose
     from mlpkit.describe import describe as describe
     from mlpkit.ffns import FeedForward as FeedForward
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mlpkit.plugins import register_data as register_data
     from mlpkit.plugins import register_ffn as register_ffn
     from mlpkit.plugins import register_router as register_router
+    from mlpkit.routing import record_routing as record_routing
     from mlpkit.specs import ActivationSpec as ActivationSpec
     from mlpkit.specs import BackendSpec as BackendSpec
     from mlpkit.specs import BalanceSpec as BalanceSpec
@@ -48,9 +51,12 @@ _HOMES = {
     "build_activation": "mlpkit.build",
     "build_ffn": "mlpkit.build",
     "build_model": "mlpkit.build",
+    "build_router": "mlpkit.build.moe",
     "compose": "mlpkit.compose",
     "describe": "mlpkit.describe",
     "hookimpl": "mlpkit.hookspecs",
+    "record_routing": "mlpkit.routing",
+    "update_router_bias": "mlpkit.balance",
     "list_activations": "mlpkit.plugins",
     "list_ffns": "mlpkit.plugins",
     "list_routers": "mlpkit.plugins",
