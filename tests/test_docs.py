@@ -14,11 +14,14 @@ from docs_reader import (
     ROOT,
     SERVER,
     Reader,
+    exists,
     fences,
+    form,
     headings,
     page,
     prose,
     slug,
+    strip_comments,
     table,
     trimmed,
     words,
@@ -27,12 +30,14 @@ from test_layers import ORDER
 
 import mlpkit
 from mlpkit.cli import VERBS
+from mlpkit.compose import ConfigError
 from mlpkit.hookspecs import HOOKS
 from mlpkit.plugins import GROUP, registries
-from mlpkit.sizing import WIDTH_RULES
+from mlpkit.sizing import WIDTH_RULES, resolve_width
 
 READMES = ("README.md", "README.zh-CN.md")
-PAGES = (*READMES, "CONTRIBUTING.md", "docs/design.md", "docs/plugins.md")
+DOCS = tuple(sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES = (*READMES, "CONTRIBUTING.md", *DOCS)
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +60,9 @@ def readme_folder(tmp_path_factory, server):
 
 
 def test_every_block_of_the_readme_runs_in_an_empty_folder(readme_folder):
-    runs = list(readme_folder.glob("outputs/*/*/result.json"))
-    assert len(runs) == 4  # train, gated, own text, plugin
-    jobs = list(readme_folder.glob("multirun/*/result.json"))
-    assert len(jobs) == 6
+    places = ("outputs/*/*", "multirun/*")
+    runs, jobs = (list(readme_folder.glob(f"{place}/result.json")) for place in places)
+    assert (len(runs), len(jobs)) == (7, 6)  # train, gated, own text, three mixtures, plugin
     assert all('"status": "ok"' in path.read_text() for path in (*runs, *jobs))
 
 
@@ -69,17 +73,15 @@ def test_the_run_directory_holds_the_files_of_the_readmes_table(readme_folder):
 
 
 def test_the_design_page_has_every_key_of_a_result_and_of_the_metrics(readme_folder):
-    run = next(readme_folder.glob("outputs/*/*"))
-    result = json.loads((run / "result.json").read_text())
-    keys = {*result, *result["metrics"], *result["data"]}
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        keys |= set(json.loads(line))
-    assert keys <= set(words("docs/design.md"))
-
-
-def form(line):
-    """A line without its numbers and with single spaces."""
-    return re.sub(r" +", " ", re.sub(r"[\d.,:e+-]*\d", "#", line))
+    keys = set()
+    for run in readme_folder.glob("outputs/*/*"):
+        result = json.loads((run / "result.json").read_text())
+        keys |= {*result, *result["metrics"], *result["data"]}
+        for line in (run / "metrics.jsonl").read_text().splitlines():
+            keys |= set(json.loads(line))
+    terms = {f"balance_{name}" for name in registries().balance.names()} & keys
+    assert {"balance_load", "balance_z", "balance_load_hf"} <= terms  # mixtures were among them
+    assert {"balance_NAME", *keys} - terms <= set(words("docs/design.md"))
 
 
 def test_the_excerpt_has_the_form_of_a_real_run(readme_folder, server):
@@ -88,21 +90,54 @@ def test_the_excerpt_has_the_form_of_a_real_run(readme_folder, server):
     (excerpt,) = (f for f in fences("README.md", "text") if "validation loss" in f.text)
     for line in trimmed(excerpt.text):
         if line.startswith("computing"):  # the machine's own
-            assert re.fullmatch(r"computing  \w+, \w+ \(.+\), \d+ threads", line)
+            assert re.fullmatch(r"computing  \w+, \w+ \(.+\), threads: \d+", line)
         elif line != "…":
             assert form(line) in real
+
+
+def test_the_health_and_the_trap_of_a_mixture_are_shown_as_they_are_printed(readme_folder, server):
+    reader = Reader(readme_folder, server)
+    printed = reader.line("mlpkit train ffn=moe")
+    shown = {name: [f.text for f in fences(name, "text")] for name in READMES}
+    (health,) = (text for text in shown["README.md"] if "MaxVio" in text)
+    assert form(health.rstrip()) in {form(line) for line in trimmed(printed)}
+    (trap,) = (text for text in shown["README.md"] if "lint.allow" in text)
+    with pytest.raises(ConfigError) as refused:
+        mlpkit.compose(["ffn=moe", "ffn.num_experts_per_tok=1"])
+    assert " ".join(trap.split()) == f"mlpkit: {' '.join(str(refused.value).split())}"
+    assert {health, trap} <= set(shown["README.zh-CN.md"])
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_a_readme_has_the_balance_and_the_presets_that_there_are(name):
+    default = mlpkit.compose(["ffn=moe"]).ffn.balance
+    shown = dict(re.findall(r"`(load|z)` (?:with|为) ([\d.]+)", page(name)))
+    assert {term: float(value) for term, value in shown.items()} == dict(default)
+    families = {path.stem for path in (ROOT / "conf" / "ffn").glob("*.yaml")}
+    others = families & {"minimind", "minimind_2025"}  # no model types of transformers
+    (sentence,) = (s for s in page(name).splitlines() if f" {len(families)} " in s)
+    assert f" {len(families - others)} " in sentence
+
+
+def test_every_block_of_the_pages_of_pictures_and_layers_runs(tmp_path, server):
+    reader = Reader(tmp_path, server)
+    for name in ("docs/figures.md", "docs/layers.md"):
+        reader.follow(name)
+    pictures = {path.name for path in tmp_path.iterdir()}
+    assert {"leaky.png", "moe.pdf"} <= pictures
+    assert {path.name for path in (ROOT / "docs" / "images").iterdir()} <= pictures
+
+
+def test_every_page_and_picture_of_docs_is_linked():
+    assert set(DOCS) <= set(re.findall(r"\]\(([^)#]+)", page("README.md")))
+    text = "".join(page(name) for name in PAGES)
+    assert all(f"images/{path.name}" in text for path in (ROOT / "docs" / "images").iterdir())
 
 
 def test_every_block_of_the_plugin_page_runs(tmp_path, server):
     site = tmp_path / "site"
     reader = Reader(tmp_path, server, path=[site])
-    plugin = tmp_path / "plugin"
-    for fence in fences("docs/plugins.md", "python", "toml"):
-        if fence.file.startswith(("mlpkit_foo", "pyproject")):
-            (plugin / fence.file).parent.mkdir(parents=True, exist_ok=True)
-            (plugin / fence.file).write_text(fence.text)
-    pip = "python -m pip install -q --no-deps --no-build-isolation --disable-pip-version-check"
-    reader.shell("bash", f"{pip} --target {site} {plugin}")
+    reader.install("docs/plugins.md", "mlpkit_foo", site)
     reader.follow("docs/plugins.md")
     assert "mlpkit-foo 0.1.0" in reader.line("mlpkit list data")
     results = [json.loads(p.read_text()) for p in tmp_path.glob("*/**/result.json")]
@@ -116,11 +151,6 @@ def test_both_readmes_have_the_same_code(language):
     first, second = (fences(name, language) for name in READMES)
     assert [strip_comments(f) for f in first] == [strip_comments(f) for f in second]
     assert first
-
-
-def strip_comments(fence):
-    """A block without comments at the end of its lines: prose, which each language has its own."""
-    return re.sub(r" +#.*$", "", fence.text, flags=re.MULTILINE)
 
 
 def test_both_readmes_have_the_same_headings_in_the_same_order():
@@ -172,10 +202,10 @@ def test_the_table_of_exit_codes_has_those_of_the_code(name, heading):
 
 @pytest.mark.parametrize("name", READMES)
 def test_the_widths_in_the_readmes_are_what_the_rules_give(name):
-    for rule, function in WIDTH_RULES.items():
+    for rule in (*WIDTH_RULES, "llama", "llama:1.3:1024"):
         row = next(line for line in page(name).splitlines() if re.match(rf"\|.*`{rule}` \|", line))
         shown = [int(cell) for cell in re.findall(r"\| (\d+) ", row)][-3:]
-        assert shown == [function(size) for size in (128, 512, 768)]
+        assert shown == [resolve_width(rule, size, "8/3") for size in (128, 512, 768)]
 
 
 @pytest.mark.parametrize("name", READMES)
@@ -205,9 +235,7 @@ def test_paths_in_backticks_exist(name):
         if re.fullmatch(rf"(?:{folders})/[\w./-]*|{files}", word) and word not in own:
             assert (ROOT / word).exists(), word
         if re.fullmatch(r"mlpkit(\.[a-z]\w*)+", word) and word != GROUP:
-            path = ROOT.joinpath(*word.split("."))
-            public = word.removeprefix("mlpkit.") in mlpkit.__all__
-            assert public or path.is_dir() or path.with_suffix(".py").is_file(), word
+            assert exists(word), word
 
 
 @pytest.mark.parametrize("name", PAGES)

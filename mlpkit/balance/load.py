@@ -13,6 +13,11 @@ from mlpkit.routing import Routing
 OVER_TOKENS = ("batch", "sequence", "token")
 PROBABILITIES = ("scores", "softmax")
 
+# Switch's 0.01 left the worst layer's MaxVio at 2.1 after 100 steps of the default model on 1,024
+# bytes, and at 1.2 after 600; with 0.03 it was 0.83 after 100 and 0.70 after 400, at no cost in
+# bits per byte (3.38 and 3.39 after 100).
+DEFAULT = 0.03
+
 
 @final
 class LoadBalance(BalanceTerm):
@@ -37,7 +42,7 @@ class LoadBalance(BalanceTerm):
     def __init__(
         self,
         *,
-        coefficient: float = 0.01,
+        coefficient: float = DEFAULT,
         over_layers: str = "mean",
         over_tokens: str = "batch",
         divide_by_k: bool = True,

@@ -66,7 +66,7 @@ class LoadConfig:
     """Options of the load term."""
 
     name: str = "load"
-    coefficient: float = 0.01  # factor; 0: off
+    coefficient: float = 0.03  # factor; 0: off
     over_layers: str = "mean"  # mean | sum | pooled
     over_tokens: str = "batch"  # batch | sequence | token
     divide_by_k: bool = True  # f over the T·K choices, else over the T tokens
