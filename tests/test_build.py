@@ -189,7 +189,11 @@ def test_a_mapping_has_options_and_keywords_come_on_top():
         ("naive", "gelu", "naive[gelu]"),
         ("naive", "silu", "naive[silu]"),
         ({"name": "naive", "activation": "relu"}, "gelu", "naive"),
-        ("gated", {"name": "leaky_relu", "negative_slope": 0.2}, "gated[leaky_relu(negative_slope=0.2)]"),
+        (
+            "gated",
+            {"name": "leaky_relu", "negative_slope": 0.2},
+            "gated[leaky_relu(negative_slope=0.2)]",
+        ),
         ("geglu", None, "geglu"),
         ("geglu", "gelu", "geglu"),
         ("geglu", "silu", "swiglu"),

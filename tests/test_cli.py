@@ -17,7 +17,13 @@ BAD = {
     "ffn.intermediate_sise=3": ("ffn.intermediate_sise", "ffn.intermediate_size"),
     "+ffn.anything=1": ("ffn.anything", "intermediate_size"),
     "+ffn._target_=os.system": ("ffn._target_", "intermediate_size"),
-    "ffn.name=moe": ("ffn", "moe"),
+    "ffn.name=moe": ("ffn.name", "ffn=moe"),
+    "seed=1 -m ffn=naive,swigul": ("job 1", "swiglu"),
+    "ffn=swigul --cfg job": ("swigul", "swiglu"),
+    "--cfg job ffn=swigul": ("swigul", "swiglu"),
+    "--config-name nonsense": ("'nonsense'", "--config-name"),
+    "-m seed=1,2 --cfg job": ("--cfg job", "-m"),
+    "-p ./mine.py ffn=mine": ("-p", "before the verb"),
     "ffn.name=gated": ("ffn.name", "ffn=gated"),
     "model.hidden_size=abc": ("model.hidden_size", "abc"),
     "model.hidden_size=129": ("model.hidden_size 129", "128"),
@@ -184,6 +190,11 @@ def test_a_single_run_then_generate(
     assert texts[0].startswith("line ")
     assert main(["generate", str(result.parent), "--temperature", "-1"]) == 2
     assert main(["generate", str(result.parent), "--prompt", "", "--tokens", "0"]) in (0, 2)
+    assert main(["generate", str(result.parent), "--prompt", "a\udcff", "--tokens", "1"]) == 0
+    for option in ("--tokens=-1", "--seed=-1", f"--seed={2**63}"):
+        with pytest.raises(SystemExit) as ended:
+            main(["generate", str(result.parent), option])
+        assert ended.value.code == 2
 
 
 def test_a_sweep_runs_every_job_once(

@@ -68,6 +68,8 @@ WRONG = {
     "+model._target_=os.system": r"unknown key 'model._target_'",
     "+_target_=os.system": r"unknown key '_target_'",
     "ffn.name=gated": r"ffn.name is 'gated'.*those of 'swiglu'; write ffn=gated",
+    "ffn.name=moe": r"ffn.name is 'moe'.*those of 'swiglu'; write ffn=moe",
+    "ffn=[swiglu,gated]": r"ffn takes one name; found \[swiglu,gated\] ",
     "ffn.name=mol": r"ffn: unknown ffn 'mol'",
     "ffn.name=null": r"ffn.name",
     "model.hidden_size=abc": r"model.hidden_size: Value 'abc'.*Integer",
@@ -131,6 +133,20 @@ WRONG = {
     "data.path=x": r"unknown key 'data.path'",
     "hydra=1": r"hydra=1",
 }
+
+
+WRONG_IN_A_MIXTURE = {
+    "ffn.router=null": r"ffn.router is nothing; give the name of one of: .*topk",
+    "ffn.expert=null": r"ffn.expert is nothing; give the name of one of: .*swiglu",
+    "ffn.backend=null": r"ffn.backend is nothing; give the name of one of: .*loop",
+    "ffn.router.routed_scaling_factor=nan": r"ffn.router.routed_scaling_factor is nan; .*finite",
+}
+
+
+@pytest.mark.parametrize("override", WRONG_IN_A_MIXTURE)
+def test_a_part_or_number_that_a_mixture_cannot_do_without_is_asked_for(override):
+    with pytest.raises(ConfigError, match=WRONG_IN_A_MIXTURE[override]):
+        compose(["ffn=moe", override])
 
 
 @pytest.mark.parametrize("override", WRONG)

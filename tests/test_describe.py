@@ -1,6 +1,7 @@
 """What is shown of a model equals what is built and what torch counts."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mlpkit import plugins
 from mlpkit.build import build_model
 from mlpkit.cli import main
-from mlpkit.compose import ConfigError, compose
+from mlpkit.compose import ConfigError, compose, conf_dir
 from mlpkit.describe import describe, side_by_side
 from mlpkit.registry import Provider
 from mlpkit.specs import FFNSpec
@@ -297,3 +298,16 @@ def test_the_command_line_shows_one_model_or_several_side_by_side(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert [f["overrides"][-1] for f in facts] == ["ffn=naive", "ffn=moe"]
     assert [f["parameters"] for f in facts] == [d.parameters for d in found]
+
+
+PRESETS = sorted(path.stem for path in Path(conf_dir(), "ffn").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_described_with_the_parameters_that_are_built(name):
+    overrides = [f"ffn={name}", "model.num_layers=1", "model.hidden_size=32"]
+    description = describe(overrides)
+    with torch.device("meta"):
+        model = build_model(compose(overrides))
+    assert description.parameters == sum(p.numel() for p in model.parameters())
+    assert f"{description.parameters:,}" in str(description)

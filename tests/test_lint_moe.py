@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlpkit.compose import ConfigError, compose
-from mlpkit.lint import lint
+from mlpkit.lint import CODES, lint
 from mlpkit.plugins import registries
 
 # overrides → words of the error
@@ -55,6 +55,12 @@ def test_a_trap_may_be_walked_into_by_name(line: str) -> None:
     with pytest.raises(ConfigError, match=rf"lint\.allow=\[{ALLOWED[line]}\]"):
         compose(overrides)
     compose([*overrides, f"lint.allow=[{ALLOWED[line]}]"])
+
+
+def test_a_code_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="'top1-normalized'; did you mean 'top1-normalised'"):
+        compose(["ffn=moe", "lint.allow=[top1-normalized]"])
+    assert set(ALLOWED.values()) <= set(CODES)
 
 
 def test_top1_without_normalising_is_no_trap() -> None:

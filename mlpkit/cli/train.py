@@ -21,16 +21,28 @@ from mlpkit.sweep import SWEEP_ROOT, Job, expand, job_id
 SWEEP_FLAGS = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
 # flags with which Hydra shows something and trains nothing
 SHOWING = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-i", "--info", "-sc")
+SHOWING_ONE = ("-c", "--cfg", "-i", "--info")  # Hydra refuses these in a sweep
+# flags whose value is the next argument
+VALUED = {
+    *("-c", "--cfg", "--package", "--experimental-rerun"),
+    *("-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
+}
 
 
 def run(arguments: list[str]) -> int:
     """Trains, or shows what Hydra's own flags ask for."""
     install()
-    overrides = [a for a in arguments if not a.startswith("-")]
+    if "-p" in arguments:  # to Hydra it is --package, and the plugin would be missed in silence
+        raise ConfigError("-p stands before the verb: mlpkit -p FILE_OR_MODULE train …")
+    flags, overrides = split(arguments)
+    arguments = [*overrides, *flags]  # this way round: -i takes a value or none
     jobs: list[Job] = []
+    sweeps = bool(SWEEP_FLAGS & set(arguments))
+    if sweeps and any(a.startswith(SHOWING_ONE) for a in flags):
+        raise ConfigError(f"{' '.join(flags)}: one job at a time is shown; leave out -m")
     own_sweeper = any(a.startswith("hydra/sweeper=") for a in overrides)
     if not any(a.startswith(SHOWING) for a in arguments) and not own_sweeper:
-        jobs = checked_jobs(overrides, sweeps=bool(SWEEP_FLAGS & set(arguments)))
+        jobs = checked_jobs(overrides, sweeps=sweeps)
     failure: list[BaseException] = []
 
     def run_one(config: DictConfig) -> float | None:
@@ -42,11 +54,23 @@ def run(arguments: list[str]) -> int:
             failure.append(error)
             return None
 
-    sweeping = len(jobs) > 1 or bool(SWEEP_FLAGS & set(arguments))
-    code = _hand_to_hydra(task if sweeping else run_one, arguments, overrides)
+    code = _hand_to_hydra(task if sweeps else run_one, arguments, overrides)
     if failure:
         raise failure[0]
-    return code or (summarise(jobs) if sweeping and jobs else 0)
+    return code or (summarise(jobs) if sweeps and jobs else 0)
+
+
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Hydra's flags with their values, and the overrides, wherever they stand among each other.
+
+    Hydra's own parser refuses ``a=1 -m b=2``: argparse takes the positional arguments of one place.
+    """
+    flags: list[str] = []
+    overrides: list[str] = []
+    for previous, argument in zip(["", *arguments], arguments, strict=False):
+        is_value = previous in VALUED or (previous in ("-i", "--info") and "=" not in argument)
+        (flags if argument.startswith("-") or is_value else overrides).append(argument)
+    return flags, overrides
 
 
 def _hand_to_hydra(function: Any, arguments: list[str], overrides: list[str]) -> int:

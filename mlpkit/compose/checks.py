@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mlpkit.configs.run import LintConfig, ModelConfig, RunConfig, TrainingConfig
 from mlpkit.layers import MAIN, LayerPatternError, slots_by_layer
-from mlpkit.lint import lint
+from mlpkit.lint import CODES, lint
 from mlpkit.plugins import Registries, registries
 from mlpkit.registry import NAME, Registry, UnknownNameError, suggestion
 from mlpkit.schema import COMPONENTS, schema_of
@@ -61,6 +61,10 @@ def _check(config: DictConfig, regs: Registries) -> None:
     for key, schema in TYPED.items():
         check_values(key, OmegaConf.select(config, key) if key else config, schema)
     check_slots(config, regs)
+    for code in config.lint.allow:
+        if code not in CODES:
+            hint = suggestion(str(code), CODES)
+            raise ConfigError(f"lint.allow names {code!r}{hint} (there are: {', '.join(CODES)})")
     errors = [finding for finding in lint(config, regs) if finding.is_error]
     if errors:
         raise ConfigError("\n".join(str(finding) for finding in errors))
@@ -113,12 +117,6 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
     if isinstance(node, str):
         return
     schema = schema_of(noun, spec)
-    known = [field.name for field in dataclasses.fields(schema)]
-    for option in node:
-        if option not in known:
-            raise ConfigError(unknown_key(f"{key}.{option}", known, f"{noun} {name!r}"))
-        if OmegaConf.is_missing(node, option):
-            raise ConfigError(f"{key}.{option} has no value; set it: {key}.{option}=VALUE")
     typed = OmegaConf.get_type(node)
     if typed not in (None, dict) and not issubclass(typed, schema):
         chosen = OmegaConf.structured(typed).name
@@ -126,6 +124,12 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
             f"{key}.name is {name!r}, but the options there are those of {chosen!r}; "
             f"write {group_of(key)}={name}"
         )
+    known = [field.name for field in dataclasses.fields(schema)]
+    for option in node:
+        if option not in known:
+            raise ConfigError(unknown_key(f"{key}.{option}", known, f"{noun} {name!r}"))
+        if OmegaConf.is_missing(node, option):
+            raise ConfigError(f"{key}.{option} has no value; set it: {key}.{option}=VALUE")
     try:
         # without the parts, which may be a name, a mapping or a list, and are checked below
         own = OmegaConf.masked_copy(node, [o for o in known if o in node and o not in COMPONENTS])
@@ -134,8 +138,12 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
         raise ConfigError(f"{key}: {first_line(error)}") from error
     assert isinstance(full, DictConfig)
     check_limits(key, full, schema)
+    defaults = OmegaConf.structured(schema)
     for option in known:
-        if option in COMPONENTS and node.get(option) is not None:
+        if option not in COMPONENTS or option not in node:
+            continue
+        # null where the default is null is the part's absence; elsewhere it is a mistake
+        if node[option] is not None or defaults[option] is not None:
             check_component(f"{key}.{option}", node[option], COMPONENTS[option], regs)
     if "experts" in known and node.get("experts") is not None:
         check_expert_types(f"{key}.experts", node.experts, regs)
@@ -206,13 +214,13 @@ def check_limits(key: str, node: DictConfig, schema: type) -> None:
         value, limits = node.get(field.name), field.metadata
         if value is None:
             continue
-        if isinstance(value, float) and math.isinf(value):
-            raise ConfigError(f"{full} is {value!r}; give a finite number")
         for bound, (holds, words) in BOUNDS.items():
             if bound in limits and not holds(value, limits[bound]):
                 raise ConfigError(
                     f"{full} is {value!r}; it must be {words} {limits[bound]} ({limits['doc']})"
                 )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{full} is {value!r}; give a finite number")
         if "choices" in limits and value not in limits["choices"]:
             hint = suggestion(str(value), limits["choices"])
             raise ConfigError(

@@ -44,11 +44,16 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     cause = error.__cause__
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
+        if not group:
+            return f"there is no configuration {name!r}; leave --config-name out"
         options = sorted(error.options or [])
         hint = suggestion(name, options)
         return f"unknown {group} {name!r}{hint} (there are: {', '.join(options)})"
     if isinstance(error, ConfigCompositionException) and "Could not override" in str(error):
         return _explain_override(error, overrides)
+    for key, _, value in (override.partition("=") for override in overrides):
+        if key in GROUPS and value.startswith("["):
+            return f"{key} takes one name; found {value} (a sweep over names: -m {key}=A,B)"
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return f"{cause.full_key}: {first_line(cause)}"
     return str(error).strip()

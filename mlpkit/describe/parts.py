@@ -230,14 +230,13 @@ def _piece_detail(
         "latent": f"2·H·L = 2·{hidden_size}·{options['latent_size']}",
         "combine": f"2·K·{'L' if options['latent_size'] else 'H'} = 2·{chosen}·{piece.hidden_size}",
         "shared_gate": f"1×H = 1×{hidden_size}",
+        "output_bias": f"H = {hidden_size}",
     }[piece.name]
 
 
 def _piece_width(piece: Piece, num_experts_per_tok: int) -> str:
     if piece.component is None or piece.matched is None:
         return ""
-    if piece.name == "experts":
-        return expert_width_steps(
-            piece.component, piece.matched, piece.hidden_size, num_experts_per_tok
-        )
-    return width_steps(piece.component, piece.hidden_size)
+    return expert_width_steps(
+        piece.component, piece.matched, piece.hidden_size, num_experts_per_tok
+    )

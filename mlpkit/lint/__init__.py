@@ -26,7 +26,18 @@ from mlpkit.lint.models import (
 )
 from mlpkit.plugins import Registries
 
-__all__ = ["RULES", "Finding", "lint", "takes_activation"]
+# What ``lint.allow`` may name.
+CODES = (
+    "large-balance",
+    "non-causal",
+    "small-capacity",
+    "top1-normalised",
+    "two-conventions",
+    "unread-activation",
+    "unread-option",
+)
+
+__all__ = ["CODES", "RULES", "Finding", "lint", "takes_activation"]
 
 RULES: tuple[Callable[[Any, Registries], Iterator[Finding]], ...] = (
     heads_divide,

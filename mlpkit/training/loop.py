@@ -121,10 +121,11 @@ class Run:
             "overrides": list(overrides),
             **made_from,
         }
+        # the result first: with it, whatever fails next can be run again in this directory
+        directory.write_result(result)
         directory.write_config(self.config)
         directory.write_tokenizer(self.config)
         directory.start_metrics()
-        directory.write_result(result)
         try:
             result["metrics"] = self.run(directory)
             result["status"] = "ok"

@@ -21,10 +21,12 @@ from mlpkit.build import build_model
 from mlpkit.compose import ConfigError, check
 from mlpkit.configs.run import RunConfig
 from mlpkit.data import Tokenizer, build_tokenizer
+from mlpkit.data.tokenizers import NAMES
 from mlpkit.model import Decoder
 
 CONFIG, RESULT, METRICS = "config.yaml", "result.json", "metrics.jsonl"
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 class RunDirectoryError(ValueError):
@@ -96,10 +98,18 @@ class RunDirectory:
         write_atomically(self.path / WEIGHTS, save(tensors, metadata={"format": "pt"}))
 
     def write_tokenizer(self, config: DictConfig) -> None:
-        """Keeps a copy of the tokenizer's file, so that the run can be used elsewhere."""
-        source = Path(str(config.data.tokenizer)).expanduser()
-        if source.is_file():
-            shutil.copyfile(source, self.path / TOKENIZER)
+        """Keeps a copy of the tokenizer's files, so that the run can be used elsewhere."""
+        for name in (TOKENIZER, TOKENIZER_CONFIG):  # those of an earlier, unfinished run
+            (self.path / name).unlink(missing_ok=True)
+        name = str(config.data.tokenizer)
+        source = Path(name).expanduser()
+        source = source / TOKENIZER if source.is_dir() else source
+        if name in NAMES or not source.is_file():
+            return
+        shutil.copyfile(source, self.path / TOKENIZER)
+        # which token ends a document
+        if (said := source.with_name(TOKENIZER_CONFIG)).is_file():
+            shutil.copyfile(said, self.path / TOKENIZER_CONFIG)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -144,7 +154,7 @@ def load_config(path: Path) -> DictConfig:
     try:
         loaded = OmegaConf.load(path / CONFIG)
         config = OmegaConf.merge(OmegaConf.structured(RunConfig), loaded)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RunDirectoryError(f"{path} is not a run directory: it has no {CONFIG}") from error
     except (OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
         raise RunDirectoryError(f"{path / CONFIG} is damaged: {error}") from error
@@ -175,7 +185,11 @@ def load_run(path: Path) -> tuple[Decoder, Tokenizer, DictConfig]:
             f"{path} has no weights ({WEIGHTS}): the run's status is {status!r}"
         ) from error
     except (SafetensorError, RuntimeError) as error:
-        raise RunDirectoryError(f"{path / WEIGHTS} does not fit {CONFIG}: {error}") from error
+        # torch names every tensor that does not fit, a line each, below a heading
+        lines = str(error).splitlines()
+        raise RunDirectoryError(
+            f"{path / WEIGHTS} does not fit {CONFIG}: {lines[min(1, len(lines) - 1)].strip()}"
+        ) from error
     return model.eval(), tokenizer, config
 
 

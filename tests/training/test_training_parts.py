@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
@@ -18,6 +20,7 @@ from torch import nn
 from mlpkit.build import build_data, build_model
 from mlpkit.compose import ConfigError, compose
 from mlpkit.configs.run import TrainingConfig
+from mlpkit.data import build_tokenizer
 from mlpkit.training.evaluation import Validation, evaluate
 from mlpkit.training.optimizer import learning_rate, parameter_groups
 from mlpkit.training.precision import DeviceError, choose_precision
@@ -224,8 +227,39 @@ def test_weights_that_do_not_fit_or_are_missing_are_named(tiny: list[str], tmp_p
     with pytest.raises(RunDirectoryError, match=r"model\.safetensors"):
         load_run(tmp_path)
     directory.write_weights(build_model(compose([*tiny, "model.hidden_size=32"])))
-    with pytest.raises(RunDirectoryError, match=r"does not fit config\.yaml"):
+    with pytest.raises(RunDirectoryError, match=r"does not fit config\.yaml: size mismatch for"):
         load_run(tmp_path)
+
+
+def test_a_run_keeps_its_tokenizer_and_end_token_when_their_folder_is_gone(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"the": 0, "<end>": 1, "cat": 2}))
+    library.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    config = compose([*tiny, f"data.tokenizer={folder}"])
+    (tmp_path / "run").mkdir()
+    directory = RunDirectory(tmp_path / "run")
+    directory.write_config(config)
+    directory.write_tokenizer(config)
+    directory.write_weights(build_model(config, tokenizer=build_tokenizer(str(folder))))
+    shutil.rmtree(folder)
+    _, tokenizer, _ = load_run(directory.path)
+    assert (tokenizer.vocab_size, tokenizer.eos) == (3, 1)
+
+
+def test_a_directory_used_again_does_not_keep_the_tokenizer_of_the_failed_run(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    config = compose(tiny)
+    directory = RunDirectory(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    directory.write_config(config)
+    directory.write_tokenizer(config)
+    directory.write_weights(build_model(config))
+    assert load_run(tmp_path)[1].name == "bytes"
 
 
 def test_weights_survive_bit_for_bit(tiny: list[str], tmp_path: Path) -> None:
