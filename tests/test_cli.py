@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlpkit.cli import VERBS, main
+from mlpkit.cli.train import budget_note
 
 BAD = {
     "ffn=swigul": ("swigul", "swiglu"),
@@ -268,3 +269,13 @@ def test_describe_prints_the_same_numbers_as_json(capsys: pytest.CaptureFixture[
     facts = json.loads(capsys.readouterr().out)
     assert f"{facts['parameters']:,}" in text
     assert f"{facts['flops_per_token']:,}" in text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [([], False), ([100], False), ([100, 102], False), ([1000, 1200, 1100], True)],
+)
+def test_models_of_different_size_in_a_sweep_are_noted(parameters: list[int], said: bool) -> None:
+    note = budget_note(parameters)
+    assert bool(note) == said
+    assert not said or "1,000 to 1,200" in note

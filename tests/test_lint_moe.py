@@ -102,6 +102,20 @@ def test_a_coefficient_is_large_by_what_its_term_is_when_balanced(
         assert ("large-balance" in codes) == found
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("ffn.intermediate_size=100", "ffn.intermediate_size is 100"),
+        ("ffn.intermediate_size=104", ""),
+        ("ffn=moe ffn.expert.intermediate_size=12", "ffn.expert.intermediate_size is 12"),
+    ],
+)
+def test_a_width_that_matrix_engines_dislike_is_a_note(line: str, found: str) -> None:
+    notes = [f for f in lint(compose(line.split()), registries()) if f.code == "odd-width"]
+    assert bool(notes) == bool(found)
+    assert all(found in note.message for note in notes)
+
+
 def test_the_default_mixture_and_the_dense_default_have_no_finding() -> None:
     for overrides in ([], ["ffn=moe"], ["ffn=moe", "ffn/shared=swiglu"]):
         assert lint(compose(overrides), registries()) == []

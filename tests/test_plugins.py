@@ -591,3 +591,14 @@ def test_a_required_plugin_is_loaded_here_and_in_the_processes_that_are_started(
     assert {"foo", "bar"} <= set(plugins.registries().ffn.names())
     with pytest.raises(plugins.PluginError, match=r"plugin '.*/gone\.py': ImportError: there is"):
         plugins.require(["gone.py"])
+
+
+def test_a_module_of_the_working_directory_is_found_behind_what_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "plug_here.py").write_text("x = 1")
+    (tmp_path / "pluggy.py").write_text("raise AssertionError('shadows an installed module')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.delitem(sys.modules, "plug_here", raising=False)
+    assert import_local("plug_here").x == 1
+    assert sys.path[-1] == str(tmp_path)
+    assert "site-packages" in import_local("pluggy").__file__

@@ -130,9 +130,9 @@ def task(config: DictConfig) -> float | None:
         return float(train(config, overrides=overrides, console=console)["metrics"]["val_bpb"])
     path = SWEEP_ROOT / job_id(config, plugin_versions())
     console.rule(f"job {state.job.num}: {' '.join(overrides)}", align="left", style="dim")
-    if (done := finished_bpb(path)) is not None:
-        console.print(f"done before, val_bpb {done:.4f}: {path}")
-        return done
+    if (done := finished_metrics(path)) is not None:
+        console.print(f"done before, val_bpb {done['val_bpb']:.4f}: {path}")
+        return float(done["val_bpb"])
     try:
         result = train(config, run_dir=path, overrides=overrides, console=console)
     except (Exception, SystemExit) as error:
@@ -143,15 +143,15 @@ def task(config: DictConfig) -> float | None:
     return float(result["metrics"]["val_bpb"])
 
 
-def finished_bpb(path: Path) -> float | None:
-    """The score of a finished run in a directory; None when there is none."""
+def finished_metrics(path: Path) -> dict[str, Any] | None:
+    """The metrics of a finished run in a directory; None when there is none."""
     from mlpkit.training.run_directory import RunDirectoryError, read_result
 
     try:
         result = read_result(path)
     except RunDirectoryError:
         return None
-    return float(result["metrics"]["val_bpb"]) if result["status"] == "ok" else None
+    return dict(result["metrics"]) if result["status"] == "ok" else None
 
 
 def summarise(jobs: list[Job]) -> int:
@@ -162,14 +162,25 @@ def summarise(jobs: list[Job]) -> int:
     table = Table(box=None, pad_edge=False)
     for column in ("job", "overrides", "val_bpb", "run"):
         table.add_column(column, overflow="fold", justify="left")
-    failed = 0
-    for number, job in enumerate(jobs):
-        path = SWEEP_ROOT / job.id
-        bpb = finished_bpb(path)
-        failed += bpb is None
-        shown = "failed" if bpb is None else f"{bpb:.4f}"
-        table.add_row(str(number), " ".join(job.overrides).replace("'", ""), shown, str(path))
+    found = [finished_metrics(SWEEP_ROOT / job.id) for job in jobs]
+    for number, (job, metrics) in enumerate(zip(jobs, found, strict=True)):
+        shown = "failed" if metrics is None else f"{metrics['val_bpb']:.4f}"
+        overrides = " ".join(job.overrides).replace("'", "")
+        table.add_row(str(number), overrides, shown, str(SWEEP_ROOT / job.id))
     console = Console(markup=False, highlight=False)
     console.print(table)
-    console.print(f"{len(jobs) - failed} ok, {failed} failed")
-    return 1 if failed else 0
+    finished = [metrics for metrics in found if metrics is not None]
+    if note := budget_note([metrics["parameters"] for metrics in finished]):
+        console.print(note)
+    console.print(f"{len(finished)} ok, {len(jobs) - len(finished)} failed")
+    return 0 if len(finished) == len(jobs) else 1
+
+
+def budget_note(parameters: list[int]) -> str:
+    """A warning when models of a sweep differ in size by more than 2 %; empty otherwise."""
+    if not parameters or max(parameters) <= 1.02 * min(parameters):
+        return ""
+    return (
+        f"note: the models have {min(parameters):,} to {max(parameters):,} parameters; a better "
+        "score may come from size alone"
+    )

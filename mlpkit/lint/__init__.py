@@ -23,6 +23,7 @@ from mlpkit.lint.models import (
     slots_are_used,
     takes_activation,
     width_is_valid,
+    width_suits_the_hardware,
 )
 from mlpkit.plugins import Registries
 
@@ -42,6 +43,7 @@ __all__ = ["CODES", "RULES", "Finding", "lint", "takes_activation"]
 RULES: tuple[Callable[[Any, Registries], Iterator[Finding]], ...] = (
     heads_divide,
     width_is_valid,
+    width_suits_the_hardware,
     activation_is_read,
     experts_per_token_fit,
     top1_trains_its_router,

@@ -9,8 +9,10 @@ from mlpkit.layers import key_of, layers_by_slot, slot_ffns
 from mlpkit.lint.findings import Finding, dense_ffns, dense_parts, name_of
 from mlpkit.plugins import Registries
 from mlpkit.schema import option_parameters
-from mlpkit.sizing import check_heads
+from mlpkit.sizing import check_heads, round_up
 from mlpkit.specs import FFNSpec, resolve
+
+WIDTH_UNIT = 8
 
 
 def heads_divide(config: Any, regs: Registries) -> Iterator[Finding]:
@@ -38,6 +40,19 @@ def width_is_valid(config: Any, regs: Registries) -> Iterator[Finding]:
             resolve(spec.num_params)(config["model"]["hidden_size"], **options)
         except ValueError as error:
             yield Finding(code="", message=f"{key}.{error}")
+
+
+def width_suits_the_hardware(config: Any, regs: Registries) -> Iterator[Finding]:
+    """Matrix engines work on multiples of 8 (16 bytes of bf16); others are padded or slow."""
+    for key, ffn in dense_ffns(config):
+        width = None if isinstance(ffn, str) else ffn.get("intermediate_size")
+        if type(width) is int and width > 0 and width % WIDTH_UNIT:  # a bool is no width
+            yield Finding(
+                code="odd-width",
+                message=f"{key}.intermediate_size is {width}, no multiple of {WIDTH_UNIT}, on "
+                f"which matrix products are fast; {round_up(width, WIDTH_UNIT)} is",
+                is_error=False,
+            )
 
 
 def activation_is_read(config: Any, regs: Registries) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from importlib.machinery import PathFinder
@@ -20,12 +21,14 @@ NOUNS = {kind.__name__: noun for noun, kind in KINDS.items()}
 
 
 def import_local(name: str) -> ModuleType:
-    """Imports a module by name, or a Python file by its path.
+    """Imports a module by name, also from the working directory, or a Python file by its path.
 
     Raises:
         ImportError: There is no such module or file.
     """
     if not name.endswith(".py"):
+        if os.getcwd() not in sys.path:  # last: it shadows nothing that is installed
+            sys.path.append(os.getcwd())
         return importlib.import_module(name)
     path = Path(name).expanduser().resolve()
     if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", "") == str(path):
