@@ -90,7 +90,8 @@ def test_the_default_mixture_keeps_every_expert_alive(
         "training.batch_size=8",
         "run_dir=run",
         cwd=tmp_path,
-        env=offline,
+        # products this small are faster on one thread: 0.11 against 0.18 s, forward and backward
+        env={**offline, "OMP_NUM_THREADS": "1"},
     )
     metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
     assert metrics["dead_experts"] == 0
