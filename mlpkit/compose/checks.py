@@ -124,20 +124,33 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
             f"{key}.name is {name!r}, but the options there are those of {chosen!r}; "
             f"write {group_of(key)}={name}"
         )
+    _check_options(key, node, schema, f"{noun} {name!r}")
+    _check_parts(key, node, schema, regs)
+    if noun == "router" and node.get("score", "softmax") != "softmax":
+        check_component(f"{key}.score", node.score, "activation", regs)
+
+
+def _check_options(key: str, node: DictConfig, schema: type, owner: str) -> None:
+    """Checks a component's keys, and its plain values against their types and limits."""
     known = [field.name for field in dataclasses.fields(schema)]
     for option in node:
         if option not in known:
-            raise ConfigError(unknown_key(f"{key}.{option}", known, f"{noun} {name!r}"))
+            raise ConfigError(unknown_key(f"{key}.{option!s}", known, owner))
         if OmegaConf.is_missing(node, option):
             raise ConfigError(f"{key}.{option} has no value; set it: {key}.{option}=VALUE")
     try:
-        # without the parts, which may be a name, a mapping or a list, and are checked below
+        # without the parts, which may be a name, a mapping or a list, and are checked apart
         own = OmegaConf.masked_copy(node, [o for o in known if o in node and o not in COMPONENTS])
         full = OmegaConf.merge(OmegaConf.structured(schema), own)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{key}: {first_line(error)}") from error
     assert isinstance(full, DictConfig)
     check_limits(key, full, schema)
+
+
+def _check_parts(key: str, node: DictConfig, schema: type, regs: Registries) -> None:
+    """Checks the components inside a component."""
+    known = [field.name for field in dataclasses.fields(schema)]
     defaults = OmegaConf.structured(schema)
     for option in known:
         if option not in COMPONENTS or option not in node:
@@ -147,8 +160,6 @@ def check_component(key: str, node: Any, noun: str, regs: Registries) -> None:
             check_component(f"{key}.{option}", node[option], COMPONENTS[option], regs)
     if "experts" in known and node.get("experts") is not None:
         check_expert_types(f"{key}.experts", node.experts, regs)
-    if noun == "router" and node.get("score", "softmax") != "softmax":
-        check_component(f"{key}.score", node.score, "activation", regs)
     if "balance" in known and node.get("balance") is not None:
         check_balance(f"{key}.balance", node.balance, regs)
 
