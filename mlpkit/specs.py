@@ -96,10 +96,12 @@ class RouterSpec(Spec):
         formula: How scores become choices and weights.
         position_wise: Whether a token's choice depends on that token alone; False for expert
             choice, which sees the future in a causal model.
+        learned: Whether it has weights that a balance term could train.
     """
 
     formula: str = ""
     position_wise: bool = True
+    learned: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

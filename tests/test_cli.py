@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlpkit.cli import VERBS, main
-from mlpkit.cli.train import budget_note
+from mlpkit.sweep.summary import budget_note
 
 BAD = {
     "ffn=swigul": ("swigul", "swiglu"),
@@ -19,7 +19,7 @@ BAD = {
     "+ffn.anything=1": ("ffn.anything", "intermediate_size"),
     "+ffn._target_=os.system": ("ffn._target_", "intermediate_size"),
     "ffn.name=moe": ("ffn.name", "ffn=moe"),
-    "seed=1 -m ffn=naive,swigul": ("job 1", "swiglu"),
+    "seed=1 -m ffn=naive,swigul": ("job 2 of 2", "swiglu"),
     "ffn=swigul --cfg job": ("swigul", "swiglu"),
     "--cfg job ffn=swigul": ("swigul", "swiglu"),
     "--config-name nonsense": ("'nonsense'", "--config-name"),
@@ -41,8 +41,19 @@ BAD = {
     "data.tokenizer=bites": ("bites", "bytes"),
     "training.sequence_length=99999999": ("99999999", "tokens"),
     "nonsense": ("nonsense", "EQUAL"),
-    "-m ffn=naive,swigul": ("job 1", "swiglu"),
+    "-m ffn=naive,swigul": ("job 2 of 2", "swiglu"),
     "-m seed=1,2 run_dir=x": ("run_dir", "multirun"),
+    "ffn=naive,gated": ("ffn=naive,gated", "add -m"),
+    "model=null": ("model is null", "small", "tiny"),
+    "training=3": ("training is 3", "quick"),
+    "seed=null": ("seed cannot be null",),
+    "--cfg job ffn.intermediate_size=-5": ("ffn.intermediate_size", "-5"),
+    "-cjob ffn.dropout=2": ("ffn.dropout", "2.0"),
+    "match=params match_to=swigul": ("match_to", "did you mean 'swiglu'"),
+    "model.hidden_size=1000000000": ("memory", "1000000000"),
+    "training.batch_size=100000000": ("needs about", "100000000"),
+    "ffn=moe ffn/router=forced": ("'forced'", "ffn.balance=null"),
+    "-m hydra/launcher=nonsense": ("hydra/launcher 'nonsense'", "mlpkit[launchers]"),
 }
 
 
@@ -165,7 +176,9 @@ def test_list_and_show_name_the_provider(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_default_configuration_holds_no_mixture(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--cfg", "job"]) == 0
-    shown = capfd.readouterr().out
+    shown, parallel, devices = capfd.readouterr().out.partition("parallel:\n")
+    assert parallel
+    assert "expert: 1" in devices  # how devices are used is asked of no model
     assert "name: swiglu" in shown
     for word in ("moe", "router", "balance", "expert"):
         assert word not in shown
@@ -216,7 +229,7 @@ def test_a_sweep_runs_every_job_once(
     times = [path.stat().st_mtime_ns for path in results]
     assert main(["train", "-m", *reversed(line[2:])]) == 0  # again, in another order
     assert [path.stat().st_mtime_ns for path in results] == times
-    assert capfd.readouterr().out.count("done before") == 6
+    assert capfd.readouterr().out.count("done before, val_bpb") == 6
 
 
 def test_a_failing_job_does_not_stop_the_others(
@@ -229,7 +242,7 @@ def test_a_failing_job_does_not_stop_the_others(
     line = ["train", "-m", *tiny, "training.learning_rate=1e-3,1e30,2e-3", "training.max_steps=12"]
     assert main(line) == 1
     captured = capfd.readouterr()
-    assert "mlpkit: job 1 failed: at step" in captured.err
+    assert "mlpkit: job 2 of 3 failed: at step" in captured.err
     assert "2 ok, 1 failed" in captured.out
     states = [json.loads(p.read_text())["status"] for p in tmp_path.glob("multirun/*/result.json")]
     assert sorted(states) == ["failed", "ok", "ok"]

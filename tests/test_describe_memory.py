@@ -20,7 +20,7 @@ VARIANTS = [
     ["ffn=low_rank", "activation=gelu"],
     ["model.tie_word_embeddings=false", "model.qk_norm=true", "ffn.dropout=0.5"],
     MOE,
-    [*MOE, "ffn/router=uniform"],
+    [*MOE, "ffn/router=uniform", "ffn/balance=null"],
     [*MOE, "ffn/shared=swiglu", "ffn.latent_size=8"],
 ]
 
@@ -60,7 +60,9 @@ def test_activations_are_those_of_the_largest_micro_batch():
 def test_several_types_of_experts_take_even_shares():
     naive = "{name:naive,intermediate_size:32,num_experts:2}"
     types = f"ffn.experts=[{naive},{{name:copy,num_experts:1}},{{name:constant,num_experts:1}}]"
-    config = compose([*SMALL, *MOE, types, "ffn/router=uniform", "training.batch_size=2"])
+    config = compose(
+        [*SMALL, *MOE, types, "ffn/router=uniform", "ffn/balance=null", "training.batch_size=2"]
+    )
     expected = saved_bytes(build_model(config), 2, 12)
     assert describe(config).memory.activations == expected
 

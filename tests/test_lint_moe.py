@@ -135,3 +135,16 @@ def test_an_activation_that_no_expert_reads_is_an_error(line: str, words: str) -
 
 def test_an_activation_reaches_the_experts_that_say_nothing() -> None:
     compose(["ffn=moe", "activation=gelu", "ffn/shared=swiglu", "ffn.shared.activation=relu"])
+
+
+@pytest.mark.parametrize("router", ["forced", "uniform"])
+def test_a_router_without_weights_has_no_balance_to_train(router: str) -> None:
+    chosen = ["ffn=moe", f"ffn/router={router}", "lint.allow=[non-causal]"]
+    with pytest.raises(ConfigError, match=rf"load, z.*'{router}'.*ffn\.balance=null"):
+        compose(chosen)
+    config = compose([*chosen, "ffn.balance=null"])
+    assert "unbalanced" not in {finding.code for finding in lint(config, registries())}
+    slot = ["+ffn@ffns.sparse=moe", f"ffn/router@ffns.sparse.router={router}"]
+    layers = 'model.layers={"0": sparse, "1-": main}'
+    with pytest.raises(ConfigError, match=r"ffns\.sparse\.balance=null"):
+        compose([*slot, layers, "lint.allow=[non-causal]"])

@@ -37,6 +37,7 @@ ROUTERS: tuple[RouterSpec, ...] = (
         summary="every token goes to the same K experts; nothing is learned",
         config=configs.ForcedConfig,
         formula="i = given; w = 1/K",
+        learned=False,
     ),
     RouterSpec(
         name="uniform",
@@ -45,6 +46,7 @@ ROUTERS: tuple[RouterSpec, ...] = (
         config=configs.UniformConfig,
         formula="i_j = (t·K + j) mod E; w = 1/K",
         position_wise=False,
+        learned=False,
     ),
 )
 

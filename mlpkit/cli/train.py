@@ -1,63 +1,122 @@
-"""``mlpkit train``: Hydra's command line around the training loop."""
+"""``mlpkit train``: Hydra's command line around one run, or around a sweep of them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from mlpkit.compose import ConfigError, compose, conf_dir, explain, install, quote_null
-from mlpkit.plugins import plugin_versions
-from mlpkit.sweep import SWEEP_ROOT, Job, expand, job_id
+from mlpkit.compose import ConfigError, conf_dir, explain, install, quote_null
+from mlpkit.sweep import checked_jobs, match_budget
+from mlpkit.sweep.source import from_source
 
 SWEEP_FLAGS = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
 # flags with which Hydra shows something and trains nothing
-SHOWING = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-i", "--info", "-sc")
-SHOWING_ONE = ("-c", "--cfg", "-i", "--info")  # Hydra refuses these in a sweep
+SHOWING_ONE = {"-c", "--cfg", "-i", "--info"}  # Hydra refuses these in a sweep
+SHOWING = {*SHOWING_ONE, "-h", "--help", "--hydra-help", "--version", "-sc", "--shell-completion"}
+CONFIG_FLAGS = {"-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"}
 # flags whose value is the next argument
-VALUED = {
-    *("-c", "--cfg", "--package", "--experimental-rerun"),
-    *("-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
-}
+VALUED = {"-c", "--cfg", "--package", "--experimental-rerun", *CONFIG_FLAGS}
 
 
 def run(arguments: list[str]) -> int:
-    """Trains, or shows what Hydra's own flags ask for."""
+    """Trains, or shows what Hydra's own flags or ``dry_run`` ask for."""
     install()
+    install_launchers()
     if "-p" in arguments:  # to Hydra it is --package, and the plugin would be missed in silence
         raise ConfigError("-p stands before the verb: mlpkit -p FILE_OR_MODULE train …")
     flags, overrides = split(arguments)
-    arguments = [*overrides, *flags]  # this way round: -i takes a value or none
-    jobs: list[Job] = []
-    sweeps = bool(SWEEP_FLAGS & set(arguments))
-    if sweeps and any(a.startswith(SHOWING_ONE) for a in flags):
+    sweeps = bool(SWEEP_FLAGS & {*flags, *overrides})
+    shown = {flag_name(flag) for flag in flags}
+    if sweeps and shown & SHOWING_ONE:
         raise ConfigError(f"{' '.join(flags)}: one job at a time is shown; leave out -m")
-    own_sweeper = any(a.startswith("hydra/sweeper=") for a in overrides)
-    if not any(a.startswith(SHOWING) for a in arguments) and not own_sweeper:
-        jobs = checked_jobs(overrides, sweeps=sweeps)
+    if shown & SHOWING:
+        if shown & SHOWING_ONE:  # what is shown is also right
+            checked_jobs(overrides, sweeps=False)
+        return to_hydra(run_one, flags, overrides)
+    return run_sweep(flags, overrides) if sweeps else run_single(flags, overrides)
+
+
+def run_single(flags: list[str], overrides: list[str]) -> int:
+    """One run, or what it would be."""
+    jobs = checked_jobs(overrides, sweeps=False)
+    if jobs[0].config.dry_run:
+        return dry_run(jobs)
     failure: list[BaseException] = []
 
-    def run_one(config: DictConfig) -> float | None:
+    def caught(config: DictConfig) -> None:
         try:
-            return task(config)
+            run_one(config)
         except Exception as error:  # Hydra would print a message of its own beside ours
-            if HydraConfig.get().mode != RunMode.RUN:
-                raise
             failure.append(error)
-            return None
 
-    code = _hand_to_hydra(task if sweeps else run_one, arguments, overrides)
+    code = to_hydra(caught, flags, overrides)
     if failure:
         raise failure[0]
-    return code or (summarise(jobs) if sweeps and jobs else 0)
+    return code
+
+
+def run_one(config: DictConfig) -> None:
+    """Trains once, in its own directory."""
+    # torch takes seconds to import: only what trains pays for it
+    from mlpkit.sweep.capacity import require_memory
+    from mlpkit.sweep.running import overrides_of
+    from mlpkit.training import train
+
+    overrides = overrides_of(HydraConfig.get())
+    config, match = match_budget(from_source(config, overrides))
+    require_memory(config)
+    train(config, overrides=overrides, match=match)
+
+
+def run_sweep(flags: list[str], overrides: list[str]) -> int:
+    """A sweep, by Hydra's own sweeper or by an optimizer's."""
+    from mlpkit.sweep.conducting import conduct
+    from mlpkit.sweep.running import Plan, SweepStopped, run_job
+
+    chosen = dict(o.split("=", 1) for o in overrides if o.startswith("hydra/"))
+    alone = chosen.get("hydra/launcher", "basic") == "basic"
+    if chosen.get("hydra/sweeper", "basic") != "basic":
+        if any(o.startswith("dry_run=") and o != "dry_run=false" for o in overrides):
+            raise ConfigError("dry_run cannot list what an optimizer has yet to choose; drop it")
+        plan = Plan(folder=None, token="", names=(), alone=alone)
+        try:
+            return to_hydra(partial(run_job, plan=plan), flags, overrides)
+        except SweepStopped as stopped:
+            return stopped.exit_code
+    jobs = checked_jobs(overrides, sweeps=True)
+    if jobs[0].config.dry_run:
+        return dry_run(jobs)
+
+    def launch(task: Callable[[Any], Any], further: Sequence[str]) -> None:
+        to_hydra(task, flags, [*overrides, *further])
+
+    return conduct(jobs, [*flags, *overrides], launch, alone=alone)
+
+
+def install_launchers() -> None:
+    """Makes the launchers with a process for each job known, where their extra is installed."""
+    with suppress(ImportError):
+        from mlpkit.sweep.launchers import register
+
+        register()
+
+
+def dry_run(jobs: Sequence[Any]) -> int:
+    """Shows what would run."""
+    from mlpkit.sweep.planning import show_plan
+
+    show_plan(jobs)
+    return 0
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -73,11 +132,25 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return flags, overrides
 
 
-def _hand_to_hydra(function: Any, arguments: list[str], overrides: list[str]) -> int:
-    sys.argv = ["mlpkit train", *(quote_null(a) for a in arguments)]
+def flag_name(flag: str) -> str:
+    """A flag without its value: ``--cfg`` of ``--cfg=job``, ``-c`` of ``-cjob``."""
+    name = flag.partition("=")[0]
+    short = name[:2] in ("-c", "-i") and name not in CONFIG_FLAGS
+    return name[:2] if short else name
+
+
+def to_hydra(function: Callable[[Any], Any], flags: list[str], overrides: list[str]) -> int:
+    """Hands over to Hydra's command line; returns an exit code.
+
+    Raises:
+        ConfigError: Hydra or OmegaConf refuses something.
+    """
+    # this way round: -i takes a value or none
+    sys.argv = ["mlpkit train", *(quote_null(o) for o in overrides), *flags]
     full, os.environ["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR"), "1"
     try:  # with that variable Hydra raises, and the caller prints one message
-        hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")(function)()
+        main = hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
+        main(function)()
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
     except SystemExit as error:
@@ -88,99 +161,3 @@ def _hand_to_hydra(function: Any, arguments: list[str], overrides: list[str]) ->
         else:
             os.environ["HYDRA_FULL_ERROR"] = full
     return 0
-
-
-def checked_jobs(overrides: list[str], *, sweeps: bool) -> list[Job]:
-    """Composes every job before the first one starts, so that a typing error costs nothing.
-
-    Raises:
-        ConfigError: A job's configuration is wrong; in a sweep it says which.
-    """
-    jobs = expand(overrides) if sweeps else [overrides]
-    found = []
-    for number, job in enumerate(jobs):
-        where = f"job {number} ({' '.join(job)}): " if sweeps else ""
-        try:
-            config = compose(job)
-        except ConfigError as error:
-            raise ConfigError(f"{where}{error}") from error
-        if sweeps and config.run_dir:
-            raise ConfigError(
-                f"{where}run_dir is {config.run_dir!r}, but the jobs of a sweep have directories "
-                f"of their own below {SWEEP_ROOT}; leave it out"
-            )
-        found.append(Job(tuple(job), job_id(config, plugin_versions())))
-    return found
-
-
-def task(config: DictConfig) -> float | None:
-    """One run, or one job of a sweep; returns its validation bits per byte.
-
-    A job of Hydra's own sweeper that fails is reported at once and returns None, so that the
-    others run; an optimizer's sweeper gets the error.
-    """
-    # torch takes seconds to import: only what trains pays for it
-    from rich.console import Console
-
-    from mlpkit.training import train
-
-    console, state = Console(), HydraConfig.get()
-    overrides = [o.replace("'null'", "null") for o in state.overrides.task]
-    if state.mode == RunMode.RUN:
-        return float(train(config, overrides=overrides, console=console)["metrics"]["val_bpb"])
-    path = SWEEP_ROOT / job_id(config, plugin_versions())
-    console.rule(f"job {state.job.num}: {' '.join(overrides)}", align="left", style="dim")
-    if (done := finished_metrics(path)) is not None:
-        console.print(f"done before, val_bpb {done['val_bpb']:.4f}: {path}")
-        return float(done["val_bpb"])
-    try:
-        result = train(config, run_dir=path, overrides=overrides, console=console)
-    except (Exception, SystemExit) as error:
-        if "BasicSweeper" not in state.sweeper._target_:
-            raise
-        print(f"mlpkit: job {state.job.num} failed: {error}", file=sys.stderr, flush=True)
-        return None
-    return float(result["metrics"]["val_bpb"])
-
-
-def finished_metrics(path: Path) -> dict[str, Any] | None:
-    """The metrics of a finished run in a directory; None when there is none."""
-    from mlpkit.training.run_directory import RunDirectoryError, read_result
-
-    try:
-        result = read_result(path)
-    except RunDirectoryError:
-        return None
-    return dict(result["metrics"]) if result["status"] == "ok" else None
-
-
-def summarise(jobs: list[Job]) -> int:
-    """Prints what became of each job; 1 if any did not finish."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("job", "overrides", "val_bpb", "run"):
-        table.add_column(column, overflow="fold", justify="left")
-    found = [finished_metrics(SWEEP_ROOT / job.id) for job in jobs]
-    for number, (job, metrics) in enumerate(zip(jobs, found, strict=True)):
-        shown = "failed" if metrics is None else f"{metrics['val_bpb']:.4f}"
-        overrides = " ".join(job.overrides).replace("'", "")
-        table.add_row(str(number), overrides, shown, str(SWEEP_ROOT / job.id))
-    console = Console(markup=False, highlight=False)
-    console.print(table)
-    finished = [metrics for metrics in found if metrics is not None]
-    if note := budget_note([metrics["parameters"] for metrics in finished]):
-        console.print(note)
-    console.print(f"{len(finished)} ok, {len(jobs) - len(finished)} failed")
-    return 0 if len(finished) == len(jobs) else 1
-
-
-def budget_note(parameters: list[int]) -> str:
-    """A warning when models of a sweep differ in size by more than 2 %; empty otherwise."""
-    if not parameters or max(parameters) <= 1.02 * min(parameters):
-        return ""
-    return (
-        f"note: the models have {min(parameters):,} to {max(parameters):,} parameters; a better "
-        "score may come from size alone"
-    )

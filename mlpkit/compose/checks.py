@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mlpkit.configs.run import LintConfig, ModelConfig, RunConfig, TrainingConfig
+from mlpkit.configs.run import LintConfig, ModelConfig, ParallelConfig, RunConfig, TrainingConfig
 from mlpkit.layers import MAIN, LayerPatternError, slots_by_layer
 from mlpkit.lint import CODES, lint
 from mlpkit.plugins import Registries, registries
@@ -24,6 +24,7 @@ TYPED: dict[str, type] = {
     "model": ModelConfig,
     "training": TrainingConfig,
     "lint": LintConfig,
+    "parallel": ParallelConfig,
 }
 # Limits in a field's metadata; a NaN passes none of them.
 BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {

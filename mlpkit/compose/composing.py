@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -11,8 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mlpkit.compose.checks import ConfigError, check, first_line, unknown_key
-from mlpkit.compose.source import GROUPS, install, own_hydra, quote_null
+from mlpkit.compose.source import GROUPS, conf_dir, install, own_hydra, quote_null
 from mlpkit.registry import suggestion
+
+LAUNCHER = "hydra/launcher"
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -34,7 +38,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     except ConfigError:
         raise
     except (ValueError, TypeError) as error:  # Hydra's, for a group that is given a number
-        raise ConfigError(f"{' '.join(overrides)}: {first_line(error)}") from error
+        raise ConfigError(_explain_group(error, overrides)) from error
     check(config)
     return config
 
@@ -48,13 +52,22 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
             return f"there is no configuration {name!r}; leave --config-name out"
         options = sorted(error.options or [])
         hint = suggestion(name, options)
-        return f"unknown {group} {name!r}{hint} (there are: {', '.join(options)})"
+        more = "; others come with pip install 'mlpkit[launchers]'" * (group == LAUNCHER)
+        return f"unknown {group} {name!r}{hint} (there are: {', '.join(options)}){more}"
     if isinstance(error, ConfigCompositionException) and "Could not override" in str(error):
         return _explain_override(error, overrides)
+    if "Ambiguous value" in str(error):
+        (found,) = re.findall(r"'(.*)'", first_line(error))[:1] or [" ".join(overrides)]
+        return (
+            f"{found}: several values are several runs: add -m; one value with a comma in it "
+            "stands in quotes"
+        )
     for key, _, value in (override.partition("=") for override in overrides):
         if key in GROUPS and value.startswith("["):
             return f"{key} takes one name; found {value} (a sweep over names: -m {key}=A,B)"
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        if "is not Optional" in str(cause):
+            return f"{cause.full_key} cannot be null; give it a value, or leave it out"
         return f"{cause.full_key}: {first_line(cause)}"
     return str(error).strip()
 
@@ -86,3 +99,13 @@ def _explain_override(error: Exception, overrides: Sequence[str]) -> str:
         return unknown_key(key, [str(k) for k in known], parent or "the configuration")
     except (HydraException, OmegaConfBaseException):
         return first_line(error)
+
+
+def _explain_group(error: Exception, overrides: Sequence[str]) -> str:
+    """The message for a group that is given a number, or null where there is nothing to drop."""
+    for key, _, value in (override.partition("=") for override in overrides):
+        files = sorted(path.stem for path in Path(conf_dir(), key).glob("*.yaml"))
+        if (files or key in GROUPS) and (value == "null" or not value[:1].isalpha()):
+            names = f" ({', '.join(files)})" if files and key not in GROUPS else ""
+            return f"{key} is {value}; give a name{names}, or leave {key}= out"
+    return f"{' '.join(overrides)}: {first_line(error)}"

@@ -35,6 +35,7 @@ class SparseMixerConfig:
 
     name: str = "sparsemixer"
     jitter: float = 0.01  # half the relative distance at which a rival is masked, in [0, 1)
+    sample: bool = False  # training draws its choices and weighs them by Heun's rule
     apply_on: str = "output"  # output | input of the experts
 
 

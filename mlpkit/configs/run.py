@@ -27,6 +27,17 @@ class ModelConfig:
     num_key_value_heads: int = option(2, "key and value heads; divides the query heads", minimum=1)
     head_dim: int | None = option(None, "width of a head; null: H / heads", minimum=2)
     qk_norm: bool = option(False, "RMSNorm on queries and keys, as Qwen3 has it")
+    qk_norm_scope: str = option(
+        "head",
+        "what one of them covers: each head, or all together (OLMoE)",
+        choices=("head", "all"),
+    )
+    attention_bias: str = option(
+        "none", "biases of attention; qkv: Qwen2's", choices=("none", "qkv", "all")
+    )
+    vocab_size: int | None = option(
+        None, "rows of the embedding; null: the tokenizer's vocabulary", minimum=1
+    )
     rope_theta: float = option(10000.0, "base of the rotary angles", above=0)
     norm_eps: float = option(1e-5, "added to the mean square in RMSNorm", above=0)
     dropout: float = option(0.0, "dropout on each residual branch", minimum=0, below=1)
@@ -60,12 +71,53 @@ class TrainingConfig:
         131072, "validation tokens looked at each time; the last one takes all", minimum=1
     )
     log_every: int = option(10, "steps between lines of metrics.jsonl", minimum=1)
+    checkpoint_every: int = option(
+        200, "steps between checkpoints, and one after the last step; 0: none", minimum=0
+    )
+    keep_last: int = option(2, "newest checkpoints kept, beside the best one", minimum=2)
+    checkpoint_async: bool = option(False, "write checkpoints beside training, from a copy")
     precision: str = option(
         "auto", "bf16 where the hardware has it", choices=("auto", "float32", "bf16")
     )
     device: str = option("auto", "cuda where there is one", choices=("auto", "cpu", "cuda"))
     compile: bool = option(False, "torch.compile; pays on GPUs and long runs")
     sample_tokens: int = option(200, "tokens of the sample at the end; 0: none", minimum=0)
+
+
+@dataclass(kw_only=True)
+class ParallelConfig:
+    """The processes of a run, as torchrun or Slurm started them: data x shard."""
+
+    data: int | None = option(None, "copies of the model; null: processes / shard", minimum=1)
+    shard: int = option(1, "processes that a copy's parameters are spread over (FSDP)", minimum=1)
+    expert: int = option(
+        1, "processes among data x shard that each MoE's experts are spread over", minimum=1
+    )
+    timeout: float = option(
+        300.0, "seconds that a process waits for the others before it ends", above=0
+    )
+
+
+@dataclass(kw_only=True)
+class PublishedConfig:
+    """What a paper reported, to stand beside what was measured."""
+
+    source: str = option("", "authors, year and number of the paper, and the table")
+    measure: str = option("", "what the values are, of which model and training")
+    values: dict[str, float] = field(
+        default_factory=dict, metadata={"doc": "the FFN, as results call it, to its value"}
+    )
+    note: str = option("", "what else it says")
+
+
+@dataclass(kw_only=True)
+class ExperimentConfig:
+    """What `experiment=NAME` says of itself; the run does not depend on it."""
+
+    name: str = option("", "the experiment's name")
+    published: list[PublishedConfig] = field(
+        default_factory=list, metadata={"doc": "what others reported"}
+    )
 
 
 @dataclass(kw_only=True)
@@ -92,7 +144,28 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: Any = option(None, "what to train on")
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    match: str = option(
+        "none",
+        "what every FFN's width is solved for, so that variants cost the same",
+        choices=("none", "params", "active_params", "flops"),
+    )
+    match_to: Any = option(
+        "swiglu", "whose budget that is: an FFN or preset by name, or a mapping with its options"
+    )
+    experiment: ExperimentConfig | None = option(
+        None, "what `experiment=NAME` says of itself: its name and published results"
+    )
+    keep_going: bool = option(True, "in a sweep: a job that fails does not stop the others")
+    rerun: bool = option(False, "in a sweep: run finished jobs again")
+    dry_run: bool = option(False, "show what would run, its cost and its traps, and write nothing")
+    init_from: str | None = option(
+        None, "a run directory whose weights to start from; its model unless overridden"
+    )
+    resume: str | None = option(
+        None, "auto: go on in run_dir; or a checkpoint (…/checkpoints/step_N): go on in a new one"
+    )
     run_dir: str | None = option(
         None, "null: outputs/<date>/<time>, in a sweep multirun/<id of the job>"
     )
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     lint: LintConfig = field(default_factory=LintConfig)

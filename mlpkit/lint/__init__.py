@@ -7,6 +7,7 @@ from typing import Any
 
 from mlpkit.lint.findings import Finding
 from mlpkit.lint.mixtures import (
+    balance_trains_a_router,
     bias_rule_has_a_bias,
     capacity_leaves_room,
     coefficient_fits_its_convention,
@@ -49,6 +50,7 @@ RULES: tuple[Callable[[Any, Registries], Iterator[Finding]], ...] = (
     top1_trains_its_router,
     routing_is_causal,
     router_is_balanced,
+    balance_trains_a_router,
     bias_rule_has_a_bias,
     capacity_leaves_room,
     coefficient_fits_its_convention,

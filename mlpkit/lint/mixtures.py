@@ -85,7 +85,7 @@ def routing_is_causal(config: Any, regs: Registries) -> Iterator[Finding]:
 def router_is_balanced(config: Any, regs: Registries) -> Iterator[Finding]:
     """A router that nothing balances often collapses onto a few experts."""
     for key, moe in mixtures(config, regs):
-        if not moe.get("balance"):
+        if not moe.get("balance") and regs.router.get(name_of(moe["router"])).learned:
             yield Finding(
                 code="unbalanced",
                 message=f"{key}.balance is empty: nothing keeps the router from using few experts",
@@ -111,6 +111,20 @@ def bias_rule_has_a_bias(config: Any, regs: Registries) -> Iterator[Finding]:
                 message=f"{key}.router.selection_bias stays 0: nothing moves it; add "
                 f"+{key}.balance.selection_bias=0.001",
                 is_error=False,
+            )
+
+
+def balance_trains_a_router(config: Any, regs: Registries) -> Iterator[Finding]:
+    """A balance term is a gradient for the router, and some routers have nothing to train."""
+    for key, moe in mixtures(config, regs):
+        spec = regs.router.get(name_of(moe["router"]))
+        # the rule of a bias is no loss, and another lint's
+        terms = [name for name in moe.get("balance") or {} if name != "selection_bias"]
+        if not spec.learned and terms:
+            yield Finding(
+                code="",
+                message=f"{key}.balance has {', '.join(terms)}, but the router {spec.name!r} has "
+                f"nothing that could be trained; set {key}.balance=null",
             )
 
 

@@ -1,0 +1,40 @@
+"""A job that starts from another run: its model is that run's; no torch unless one does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+
+def from_source(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """The configuration with the model of ``init_from`` under the user's own overrides.
+
+    Args:
+        config: A composed configuration.
+        overrides: What the user gave.
+
+    Raises:
+        RunDirectoryError: ``init_from`` is no run directory.
+        ConfigError: The two do not go together.
+    """
+    if config.init_from is None:
+        return config
+    from mlpkit.training.starting import inherit  # imports torch: only who starts from a run waits
+
+    return inherit(config, overrides)
+
+
+def initial_weights(path: str) -> str:
+    """The sha256 of the weights in a run directory: other weights are another job.
+
+    Args:
+        path: The run directory; without weights it stands for itself, and training will say so.
+    """
+    file = Path(path).expanduser() / "model.safetensors"
+    if not file.is_file():
+        return path
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
