@@ -160,6 +160,15 @@ class Record:
             tap.step_load = None
         return loads
 
+    def restore(self, load: Mapping[str, Tensor]) -> None:
+        """Goes on counting from what ``load(training=True)`` gave before, as after a resume.
+
+        Args:
+            load: Layer name to (E,) int64 on the layer's device.
+        """
+        for name, counts in load.items():
+            self._taps[name].train_load = counts
+
     def reset(self) -> None:
         """Starts the counts of ``load`` again; the window of the bias update is its own."""
         for tap in self._taps.values():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from mlpkit.data import Dataset
-from mlpkit.data.batches import bits_per_byte, val_batches
+from mlpkit.data.batches import ValBatch, bits_per_byte, val_batches
 from mlpkit.model import Decoder
+from mlpkit.parallel import OneProcess, Parallel
 from mlpkit.training.precision import Precision
 
 
@@ -42,6 +45,7 @@ def evaluate(
     batch_size: int,
     sequence_length: int,
     max_tokens: int | None = None,
+    parallel: Parallel | None = None,
 ) -> Validation:
     """Scores a model on the validation text, from its start, in the same order each time.
 
@@ -52,24 +56,86 @@ def evaluate(
         batch_size: Sequences at once.
         sequence_length: Tokens a sequence.
         max_tokens: About how many tokens to look at; None: all.
+        parallel: The processes that share the work; None: this one alone.
     """
-    tokens_per_batch = batch_size * sequence_length
-    max_batches = None if max_tokens is None else max(1, max_tokens // tokens_per_batch)
-    nats, tokens, num_bytes, was_training = 0.0, 0, 0, model.training
+    sizes = {"batch_size": batch_size, "sequence_length": sequence_length}
+    batches = None if max_tokens is None else batches_of(max_tokens, **sizes)
+    found, parallel = val_batches(dataset, **sizes, max_batches=batches), parallel or OneProcess()
+    *_, total = running(model, found, precision, parallel)
+    return scored(total, parallel)
+
+
+def evaluate_both(
+    model: Decoder,
+    dataset: Dataset,
+    *,
+    precision: Precision,
+    batch_size: int,
+    sequence_length: int,
+    max_tokens: int,
+    everything: bool,
+    parallel: Parallel,
+) -> tuple[Validation, Validation]:
+    """Scores on the first ``max_tokens`` and, in the same pass, on everything; see ``evaluate``.
+
+    Args:
+        model: As there.
+        dataset: As there.
+        precision: As there.
+        batch_size: As there.
+        sequence_length: As there.
+        max_tokens: The tokens of the first score.
+        everything: Whether to go on to the end; otherwise both scores are the first.
+        parallel: As there.
+    """
+    sizes = {"batch_size": batch_size, "sequence_length": sequence_length}
+    first = batches_of(max_tokens, **sizes)
+    batches = val_batches(dataset, **sizes, max_batches=None if everything else first)
+    totals = list(running(model, batches, precision, parallel))
+    return scored(totals[:first][-1], parallel), scored(totals[-1], parallel)
+
+
+def batches_of(max_tokens: int, *, batch_size: int, sequence_length: int) -> int:
+    """How many whole batches are about so many tokens, at least one."""
+    return max(1, max_tokens // (batch_size * sequence_length))
+
+
+class Total(NamedTuple):
+    """What one process has seen so far: nats, tokens predicted, and bytes of text."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    num_bytes: int = 0
+
+
+def running(
+    model: Decoder, batches: Iterable[ValBatch], precision: Precision, parallel: Parallel
+) -> Iterator[Total]:
+    """The total of this process's rows after each batch."""
+    total, was_training = Total(), model.training
     model.eval()
     with torch.inference_mode():
-        for batch in val_batches(
-            dataset,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            max_batches=max_batches,
-        ):
-            targets = batch.targets.to(precision.device)
+        for batch in batches:
+            inputs, targets, num_bytes = map(parallel.rows, batch)
             with precision.autocast():
-                logits = model(batch.inputs.to(precision.device))  # (B, S, V)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
-            nats += loss.item()
-            tokens += targets.numel()
-            num_bytes += int(batch.num_bytes.sum())
+                logits = model(inputs.to(precision.device))  # (B, S, V)
+            nats = F.cross_entropy(
+                logits.flatten(0, 1).float(),
+                targets.to(precision.device).flatten(),
+                reduction="sum",
+            )
+            total = Total(
+                total.nats + nats.item(),
+                total.tokens + targets.numel(),
+                total.num_bytes + int(num_bytes.sum()),
+            )
+            yield total
     model.train(was_training)
-    return Validation(loss=nats / tokens, bpb=bits_per_byte(nats, num_bytes), tokens=tokens)
+
+
+def scored(total: Total, parallel: Parallel) -> Validation:
+    """The score of what all processes have seen."""
+    nats, tokens, num_bytes = map(parallel.total, total)
+    return Validation(
+        loss=nats / tokens, bpb=bits_per_byte(nats, int(num_bytes)), tokens=int(tokens)
+    )

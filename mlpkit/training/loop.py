@@ -1,12 +1,9 @@
-"""The training loop, from a configuration to a run directory with weights."""
+"""The training loop: steps, validations and checkpoints of one run."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,22 +12,27 @@ from omegaconf import DictConfig
 from rich.console import Console
 from torch import Tensor
 
-from mlpkit.build import build_data, build_model, derived_seed
-from mlpkit.compose import check
-from mlpkit.configs.run import TrainingConfig
+from mlpkit.build import derived_seed
 from mlpkit.data import Dataset
-from mlpkit.data.batches import tokens_per_epoch, train_batch
-from mlpkit.describe import Description, describe
-from mlpkit.figures.curves import save_loss_curve
-from mlpkit.model import Decoder, generate
-from mlpkit.training.evaluation import Validation, evaluate
+from mlpkit.data.batches import train_batch
+from mlpkit.describe import Description
+from mlpkit.model import Decoder
+from mlpkit.parallel import OneProcess, Parallel
+from mlpkit.training.checkpoints import no_stage
+from mlpkit.training.evaluation import Validation, evaluate_both
+from mlpkit.training.measures import peak_memory_bytes, start_peak
 from mlpkit.training.optimizer import build_optimizer, learning_rate
-from mlpkit.training.preamble import announcement, provenance
-from mlpkit.training.precision import Precision, choose_precision
-from mlpkit.training.progress import Display, Meter, Stopwatch, clock, printable
+from mlpkit.training.preamble import announcement
+from mlpkit.training.precision import Precision
+from mlpkit.training.products import write_products
+from mlpkit.training.progress import Display, Meter, Stopwatch, clock
+from mlpkit.training.resume import Start
 from mlpkit.training.run_directory import RunDirectory
+from mlpkit.training.saving import farewell, open_store, save_run
+from mlpkit.training.signals import StoppedError, StopSignals
 
 if TYPE_CHECKING:
+    from mlpkit.training.checkpoints.writing import Stage
     from mlpkit.training.mixture import Mixture
 
 
@@ -38,45 +40,6 @@ class NonFiniteLossError(ArithmeticError):
     """A loss or gradient that is NaN or infinite; the weights are those before the step."""
 
     exit_code = 5
-
-
-def train(
-    config: DictConfig,
-    *,
-    run_dir: Path | None = None,
-    overrides: Sequence[str] = (),
-    console: Console | None = None,
-) -> dict[str, Any]:
-    """Trains the model of a configuration.
-
-    Everything that can be wrong in the configuration or the data is found before the run
-    directory is made.
-
-    Args:
-        config: A composed configuration.
-        run_dir: Where to write; None: the configuration's, or outputs/<date>/<time>.
-        overrides: What was overridden, for the record.
-        console: Where to show progress; None: standard output.
-
-    Returns:
-        The result record, as in result.json.
-
-    Raises:
-        ValueError: Something in the configuration or data is wrong.
-        NonFiniteLossError: The loss or a gradient became NaN or infinite.
-    """
-    console = console or Console()
-    check(config)
-    options: TrainingConfig = config.training
-    precision = choose_precision(options.device, options.precision)
-    dataset = build_data(config)
-    model = build_model(config, tokenizer=dataset.tokenizer).to(precision.device)
-    description = describe(config, model)
-    chosen = run_dir or (Path(config.run_dir) if config.run_dir else None)
-    tokens_per_epoch(dataset, sequence_length=options.sequence_length)  # too short a text ends here
-    run = Run(config, model, dataset, precision, description, console)
-    directory = RunDirectory.create(chosen)
-    return run.record(directory, overrides)
 
 
 class Run:
@@ -89,6 +52,8 @@ class Run:
         precision: Where and how to compute.
         description: The model in numbers.
         console: Where to show progress.
+        parallel: The processes of the run, over which the model is spread here; None: this one.
+        stage: Called at each stage of writing a checkpoint.
     """
 
     def __init__(
@@ -99,73 +64,67 @@ class Run:
         precision: Precision,
         description: Description,
         console: Console,
+        *,
+        parallel: Parallel | None = None,
+        stage: Stage = no_stage,
     ) -> None:
         self.config, self.options = config, config.training
         self.model, self.dataset, self.precision = model, dataset, precision
         self.description, self.console = description, console
-        self.optimizer = build_optimizer(model, self.options)
+        self.parallel = parallel or OneProcess()
+        self.forward = self.parallel.apply(model)  # what is called in training
+        self.optimizer = build_optimizer(model, self.options, self.parallel)
         self.meter = Meter(max_steps=self.options.max_steps, eval_every=self.options.eval_every)
-        self.step = 0
-        self.mixture = build_mixture(model)
+        self.signals, self.watch, self.start = StopSignals(self.say), Stopwatch(), Start()
+        self.stage = stage
+        self.step, self.unscored = 0, True  # whether the validation of this step is still to come
+        self.val_bpb: float | None = None  # of this step
+        self.mixture = build_mixture(model, self.parallel)
         self.health: dict[str, Any] = {}
         if self.options.compile:
             model.compile()  # in place: the names in the state dict stay as they are
 
-    def record(self, directory: RunDirectory, overrides: Sequence[str]) -> dict[str, Any]:
-        """Runs, and keeps result.json true whatever happens."""
-        watch = Stopwatch()
-        made_from = provenance(self.config, self.dataset, self.precision, self.description)
-        result = {
-            "status": "running",
-            "pid": os.getpid(),
-            "overrides": list(overrides),
-            **made_from,
-        }
-        # the result first: with it, whatever fails next can be run again in this directory
-        directory.write_result(result)
-        directory.write_config(self.config)
-        directory.write_tokenizer(self.config)
-        directory.start_metrics()
-        try:
-            result["metrics"] = self.run(directory)
-            result["status"] = "ok"
-        except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            result["status"] = "stopped" if stopped else "failed"
-            result["error"] = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise
-        finally:
-            result.update(step=self.step, seconds=round(watch.seconds, 3))
-            directory.write_result(result)
-        self.console.print(f"done in {clock(watch.seconds)}: {directory.path}", soft_wrap=True)
-        return result
+    def say(self, line: str) -> None:
+        """Prints a line as it is."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def run(self, directory: RunDirectory) -> dict[str, Any]:
         """All steps; returns the final metrics."""
+        options = self.options
         self.announce(directory)
-        with Display(self.console, self.meter) as display:
-            validation = self.validate(directory, display)
-            while self.step < self.options.max_steps:
+        start_peak(self.precision.device)
+        with Display(self.console, self.meter) as display, open_store(self, directory) as store:
+            self.catch_up(directory, display)
+            while self.step < options.max_steps and not self.signals.heard:
                 self.take_step(directory, display)
-                last = self.step == self.options.max_steps
-                if last or self.step % self.options.eval_every == 0:
-                    validation = self.validate(directory, display, whole=last)
-        directory.write_weights(self.model)
-        sample = self.sample()
-        if sample:
-            (directory.path / "sample.txt").write_text(sample)
-            self.console.print(f"\nsample:\n{printable(sample)}\n", markup=False, highlight=False)
-        missing = save_loss_curve(directory.path / "metrics.jsonl", directory.path / "loss.svg")
-        if missing:
-            self.console.print(f"no loss.svg: {missing}")
+                self.catch_up(directory, display)
+                if self.is_due(options.checkpoint_every) or self.signals.heard:
+                    save_run(self, directory, store)
+            if self.signals.heard:
+                raise StoppedError(farewell(self, directory, store))
+            validation = self.validate(directory, display, everything=True)
+        parts = (self.model, self.dataset, self.precision, self.config)
+        write_products(directory, *parts, self.say, self.parallel)
         return self.metrics(validation)
+
+    def is_due(self, every: int) -> bool:
+        """Whether something that is done every so many steps (0: never), and at the end, is due."""
+        return every > 0 and (self.step % every == 0 or self.step == self.options.max_steps)
+
+    def catch_up(self, directory: RunDirectory, display: Display) -> None:
+        """Validates where that is due; a run that is to stop does it when it goes on."""
+        self.signals.listen(self.parallel)
+        if self.unscored and not self.signals.heard and self.step < self.options.max_steps:
+            self.val_bpb = self.validate(directory, display).bpb
+            self.signals.listen(self.parallel)
 
     def announce(self, directory: RunDirectory) -> None:
         """Prints what will be trained, and how long it will take."""
         lines = announcement(self.config, self.dataset, self.precision, self.description)
+        lines += [f"processes  {self.parallel.layout}"] if self.parallel.world > 1 else []
         lines += [f"run        {directory.path}", f"estimated  {clock(self.estimate())}"]
         for line in lines:
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.say(line)
 
     def estimate(self) -> float:
         """Seconds of all steps, measured on one forward and backward after a warm one."""
@@ -175,7 +134,7 @@ class Run:
             self.loss_and_gradients(0)
             seconds = watch.seconds
         self.optimizer.zero_grad()
-        return seconds * int(self.options.max_steps)
+        return seconds * (int(self.options.max_steps) - self.step)
 
     def take_step(self, directory: RunDirectory, display: Display) -> None:
         """One optimizer step.
@@ -185,10 +144,12 @@ class Run:
         """
         options, watch = self.options, Stopwatch()
         # Whatever is random in a step depends on (seed, step) alone, not on what ran before it.
-        torch.manual_seed(derived_seed(self.config.seed, f"step {self.step}"))
+        # Processes draw for other tokens, and so other numbers.
+        own = f" rank {self.parallel.rank}" if self.parallel.world > 1 else ""
+        torch.manual_seed(derived_seed(self.config.seed, f"step {self.step}{own}"))
         with self.mixture or nullcontext():
             loss = self.loss_and_gradients(self.step)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.max_grad_norm))
+        norm = self.parallel.clip_grad_norm(self.model.parameters(), options.max_grad_norm)
         self.require_finite(loss, norm)
         rate = learning_rate(self.step, options)
         for group in self.optimizer.param_groups:
@@ -198,19 +159,28 @@ class Run:
         if self.mixture:
             self.mixture.after_step()
         self.step += 1
+        self.unscored, self.val_bpb = self.step % options.eval_every == 0, None
         self.meter.add_step(watch.seconds, options.batch_size * options.sequence_length)
         if self.step % options.log_every == 0 or self.step in (1, options.max_steps):
-            directory.log(
-                {
-                    "step": self.step,
-                    "loss": loss,
-                    **(self.mixture.terms if self.mixture else {}),
-                    "learning_rate": rate,
-                    "grad_norm": norm,
-                    "tokens_per_second": round(self.meter.tokens_per_second, 1),
-                }
+            self.log(
+                directory,
+                loss=loss,
+                **(self.mixture.terms if self.mixture else {}),
+                learning_rate=rate,
+                grad_norm=norm,
+                tokens_per_second=round(self.meter.tokens_per_second, 1),
             )
         display.step(self.step, loss)
+
+    def log(self, directory: RunDirectory, **numbers: Any) -> None:
+        """Appends a line to metrics.jsonl: where the run is, and some numbers."""
+        where = {
+            "step": self.step,
+            "tokens": self.meter.tokens,
+            "seconds": round(self.meter.step_seconds, 3),
+        }
+        if self.parallel.is_main:
+            directory.log({**where, **numbers})
 
     def loss_and_gradients(self, index: int) -> float:
         """Accumulates the gradient of a batch; returns its mean loss over all tokens, in nats."""
@@ -223,20 +193,23 @@ class Run:
             sequence_length=options.sequence_length,
         )
         parts = min(options.gradient_accumulation_steps, options.batch_size)
+        own = targets.numel() / self.parallel.world  # the tokens of this process
         total = 0.0
-        for x, y in zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True):
-            # Each micro-batch counts by its tokens: a mean of means would favour short ones.
-            loss = self.summed_loss(x, y) / targets.numel()
-            balance = self.mixture.losses(y.numel() / targets.numel()) if self.mixture else 0.0
-            torch.autograd.backward(loss + balance)
+        for part in range(parts):
+            x, y = (self.parallel.rows(t.tensor_split(parts)[part]) for t in (inputs, targets))
+            with self.parallel.accumulating(self.forward, more=part + 1 < parts):
+                # Each micro-batch counts by its tokens: a mean of means would favour short ones.
+                loss = self.summed_loss(x, y) / own
+                balance = self.mixture.losses(y.numel() / own) if self.mixture else 0.0
+                torch.autograd.backward(loss + balance)
             total += loss.item()
-        return total
+        return self.parallel.mean(total)
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The summed cross-entropy of (B, S) tokens, in nats."""
         device = self.precision.device
         with self.precision.autocast():
-            logits = self.model(inputs.to(device))  # (B, S, V)
+            logits = self.forward(inputs.to(device))  # (B, S, V)
         # float32: in bf16 the logarithm of a sum over the vocabulary has two digits
         logits = logits.flatten(0, 1).float()  # (B*S, V)
         return F.cross_entropy(logits, targets.to(device).flatten(), reduction="sum")
@@ -253,43 +226,33 @@ class Run:
         )
 
     def validate(
-        self, directory: RunDirectory, display: Display, *, whole: bool = False
+        self, directory: RunDirectory, display: Display, *, everything: bool = False
     ) -> Validation:
-        """Scores the model on (all of) the validation text."""
+        """Scores the model on the first of the validation text or, in the end, everything."""
         watch = Stopwatch()
-        result = evaluate(
+        first, result = evaluate_both(
             self.model,
             self.dataset,
             precision=self.precision,
             batch_size=self.options.batch_size,
             sequence_length=self.options.sequence_length,
-            max_tokens=None if whole else self.options.eval_tokens,
+            max_tokens=self.options.eval_tokens,
+            everything=everything,
+            parallel=self.parallel,
         )
         self.meter.add_validation(watch.seconds)
         self.health = self.mixture.health() if self.mixture else {}
-        scores = {"step": self.step, "val_loss": result.loss, "val_bpb": result.bpb}
-        directory.log({**scores, **self.health})
+        self.unscored = False
+        # A curve is of one text: the score of everything would be a kink in it.
+        final = {"final_val_loss": result.loss, "final_val_bpb": result.bpb} if everything else {}
+        self.log(directory, val_loss=first.loss, val_bpb=first.bpb, **final, **self.health)
         display.validation(self.step, result, self.health)
         return result
-
-    def sample(self) -> str:
-        """What the model writes after the first tokens of the validation text."""
-        if not self.options.sample_tokens:
-            return ""
-        prompt = torch.from_numpy(self.dataset.val[:32].astype("int64"))[None]  # (1, 32)
-        generator = torch.Generator(self.precision.device).manual_seed(self.config.seed)
-        tokens = generate(
-            self.model,
-            prompt.to(self.precision.device),
-            max_new_tokens=self.options.sample_tokens,
-            temperature=0.8,
-            generator=generator,
-        )
-        return self.dataset.tokenizer.decode(tokens[0].tolist()).decode("utf-8", "replace")
 
     def metrics(self, validation: Validation) -> dict[str, Any]:
         """The numbers of a finished run."""
         tokens = self.step * self.options.batch_size * self.options.sequence_length
+        peak = peak_memory_bytes(self.precision.device)
         return {
             "val_loss": validation.loss,
             "val_bpb": validation.bpb,
@@ -301,14 +264,15 @@ class Run:
             "training_flops": tokens * self.description.training_flops_per_token,
             "tokens_per_second": round(self.meter.tokens_per_second, 1),
             "training_seconds": round(self.meter.step_seconds, 3),
+            "peak_memory_bytes": peak and int(self.parallel.max(peak)),
             **self.health,
         }
 
 
-def build_mixture(model: Decoder) -> Mixture | None:
+def build_mixture(model: Decoder, parallel: Parallel) -> Mixture | None:
     """What the MoE layers of a model need; None for a dense model, which loads no MoE code."""
     if not any("taps" in vars(module) for module in model.modules()):
         return None
     from mlpkit.training.mixture import Mixture
 
-    return Mixture(model)
+    return Mixture(model, parallel)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
 from mlpkit.configs.run import TrainingConfig
+from mlpkit.parallel import OneProcess, Parallel
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Matrices with decay, vectors (norms, biases, activations' parameters) without.
 
     In a stack of experts (E in front) it is the expert's own tensor that counts.
@@ -26,10 +28,19 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
     ]
 
 
-def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov 2017, arXiv:1711.05101) in its fused form."""
+def build_optimizer(
+    model: nn.Module, options: TrainingConfig, parallel: Parallel | None = None
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov 2017, arXiv:1711.05101) in its fused form.
+
+    Args:
+        model: The model, spread over the processes.
+        options: The run's training options.
+        parallel: The processes; None: this one alone.
+    """
+    groups = parameter_groups(model, options.weight_decay)
     return torch.optim.AdamW(
-        parameter_groups(model, options.weight_decay),
+        (parallel or OneProcess()).parameter_groups(groups),
         lr=options.learning_rate,
         betas=(options.beta1, options.beta2),
         fused=True,

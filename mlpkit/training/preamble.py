@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +13,11 @@ from omegaconf import DictConfig
 from mlpkit import __version__
 from mlpkit.data import Dataset
 from mlpkit.data.batches import tokens_per_epoch
-from mlpkit.describe import Description
+from mlpkit.describe import Description, count_parameters
 from mlpkit.lint import lint
+from mlpkit.model import Decoder
 from mlpkit.plugins import plugin_versions, registries
+from mlpkit.training.hardware import hardware
 from mlpkit.training.precision import Precision
 
 
@@ -45,7 +48,11 @@ def announcement(
 
 
 def provenance(
-    config: DictConfig, dataset: Dataset, precision: Precision, description: Description
+    config: DictConfig,
+    dataset: Dataset,
+    precision: Precision,
+    description: Description,
+    model: Decoder,
 ) -> dict[str, Any]:
     """What a run is made from, for its result record.
 
@@ -54,8 +61,8 @@ def provenance(
         dataset: The tokens.
         precision: Where and how it is computed.
         description: The model in numbers.
+        model: The model.
     """
-    meta = dataset.meta
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "ffn": description.ffn,
@@ -64,11 +71,44 @@ def provenance(
         "torch": torch.__version__,
         "python": platform.python_version(),
         "computing": str(precision),
+        "hardware": hardware(precision.device),
         "threads": torch.get_num_threads(),
         "plugins": plugin_versions(),
-        "data": {
-            "name": config.data.name,
-            "fingerprint": meta.source_fingerprint,
-            "tokenizer": meta.tokenizer_fingerprint,
+        "git": git_state(),
+        "data": {"name": config.data.name, **fingerprints(dataset)},
+        "model": {
+            "parameters": description.parameters,
+            "active_parameters": description.active_parameters,
+            "ffn_parameters": count_parameters(
+                [block.get_submodule("ffn") for block in model.layers]
+            ),
+            "flops_per_token": description.flops_per_token,
+            "training_flops_per_token": description.training_flops_per_token,
         },
     }
+
+
+def fingerprints(dataset: Dataset) -> dict[str, str]:
+    """What text a run sees, and as which tokens."""
+    meta = dataset.meta
+    return {"fingerprint": meta.source_fingerprint, "tokenizer": meta.tokenizer_fingerprint}
+
+
+def git_state() -> dict[str, Any] | None:
+    """The commit of the working directory's repository, and whether tracked files differ from it.
+
+    Returns:
+        ``commit`` and ``dirty``; None outside of a repository, or without git.
+    """
+    # A repository can name a program for git to run on every status; none is run for a record.
+    command = ["git", "-c", "core.fsmonitor=false"]
+    try:
+        commit, status = (
+            subprocess.run(
+                [*command, *arguments], capture_output=True, text=True, timeout=10, check=True
+            ).stdout.strip()
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(status)}

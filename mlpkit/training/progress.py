@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from mlpkit.training.evaluation import Validation
 
+PLANNED = ("max_steps", "eval_every")
 PLAIN_LINES = 20  # lines of a whole run where there is no terminal
 
 
@@ -36,6 +37,15 @@ class Meter:
     def add_validation(self, seconds: float) -> None:
         """Counts one validation."""
         self.evals, self.eval_seconds = self.evals + 1, self.eval_seconds + seconds
+
+    def state(self) -> dict[str, Any]:
+        """The counts so far, for a checkpoint."""
+        return {name: value for name, value in vars(self).items() if name not in PLANNED}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting from a ``state``."""
+        for name in self.state():
+            setattr(self, name, state[name])
 
     @property
     def tokens_per_second(self) -> float:
@@ -120,10 +130,14 @@ def printable(text: str) -> str:
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Seconds since it was made.
 
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
+    Args:
+        before: Seconds that were measured earlier, and count as well.
+    """
+
+    def __init__(self, before: float = 0.0) -> None:
+        self.start = time.perf_counter() - before
 
     @property
     def seconds(self) -> float:

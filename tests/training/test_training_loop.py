@@ -19,6 +19,7 @@ from mlpkit.describe import describe
 from mlpkit.figures.curves import read_metrics
 from mlpkit.training import NonFiniteLossError, load_run, train
 from mlpkit.training.evaluation import evaluate
+from mlpkit.training.launch import record
 from mlpkit.training.loop import Run
 from mlpkit.training.precision import choose_precision
 from mlpkit.training.progress import Display
@@ -54,17 +55,46 @@ def test_a_run_writes_everything_and_its_loss_falls(tiny: list[str], tmp_path: P
         "model.safetensors",
         "loss.svg",
         "sample.txt",
+        "checkpoints",
+        ".lock",
     }
     assert json.loads((out / "result.json").read_text()) == result
     assert result["status"] == "ok"
     assert result["overrides"] == tiny
     lines = read_metrics(out / "metrics.jsonl")
     scores = [line["val_bpb"] for line in lines if "val_bpb" in line]
-    assert scores[-1] == result["metrics"]["val_bpb"] < scores[0] - 2
+    assert scores[-1] < scores[0] - 2
+    assert lines[-1]["final_val_bpb"] == result["metrics"]["val_bpb"]
+    assert lines[-1]["final_val_loss"] == result["metrics"]["val_loss"]
+    assert not any("final_val_bpb" in line for line in lines[:-1])
     assert len(losses(out)) == 60
     shown = console.file.getvalue()
     for word in ("parameters", "epochs", "estimated", "float32", "eta", "bits per byte", "sample"):
         assert word in shown, word
+
+
+def test_every_validation_line_scores_the_same_text_and_the_metrics_all_of_it(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    train(compose(tiny), run_dir=tmp_path / "run", console=quiet())
+    model, _, config = load_run(tmp_path / "run")
+    dataset = build_data(config)
+    sizes = {
+        "batch_size": 4,
+        "sequence_length": 16,
+        "precision": choose_precision("cpu", "float32"),
+    }
+    # 200 tokens of 64 a batch: three batches
+    first = evaluate(model, dataset, max_tokens=192, **sizes)
+    everything = evaluate(model, dataset, **sizes)
+    *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert first.tokens == 192 < everything.tokens
+    assert last["val_loss"] == pytest.approx(first.loss, rel=1e-6)
+    assert last["val_bpb"] == pytest.approx(first.bpb, rel=1e-6)
+    assert last["final_val_loss"] == pytest.approx(everything.loss, rel=1e-6)
+    metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    assert metrics["val_tokens"] == everything.tokens
+    assert metrics["val_bpb"] == pytest.approx(everything.bpb, rel=1e-6)
 
 
 def test_the_same_seed_gives_bit_identical_losses_and_another_seed_does_not(
@@ -144,7 +174,7 @@ def test_nan_stops_before_the_update(
 
     monkeypatch.setattr(run, "loss_and_gradients", poisoned)
     with pytest.raises(NonFiniteLossError, match=r"at step 1 the (loss is nan|gradient norm is )"):
-        run.record(RunDirectory.create(tmp_path / "run"), [])
+        record(run, RunDirectory.create(tmp_path / "run"), [])
     assert NonFiniteLossError.exit_code == 5
     after = run.model.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)

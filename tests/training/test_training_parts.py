@@ -21,8 +21,11 @@ from mlpkit.build import build_data, build_model
 from mlpkit.compose import ConfigError, compose
 from mlpkit.configs.run import TrainingConfig
 from mlpkit.data import build_tokenizer
+from mlpkit.describe import describe
 from mlpkit.training.evaluation import Validation, evaluate
+from mlpkit.training.measures import failure, peak_memory_bytes, start_peak
 from mlpkit.training.optimizer import learning_rate, parameter_groups
+from mlpkit.training.preamble import git_state, provenance
 from mlpkit.training.precision import DeviceError, choose_precision
 from mlpkit.training.progress import Meter, clock, printable
 from mlpkit.training.run_directory import (
@@ -175,6 +178,7 @@ def test_a_directory_with_a_finished_run_or_other_files_is_refused(tmp_path: Pat
 def test_a_failed_run_may_be_repeated_in_its_directory(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run")
     directory.write_result({"status": "failed"})
+    directory.close()
     assert RunDirectory.create(tmp_path / "run").path == tmp_path / "run"
 
 
@@ -220,13 +224,13 @@ def test_weights_that_do_not_fit_or_are_missing_are_named(tiny: list[str], tmp_p
     directory.write_result({"status": "failed"})
     with pytest.raises(RunDirectoryError, match=r"no weights .*'failed'"):
         load_run(tmp_path)
-    directory.write_weights(build_model(config))
+    directory.write_weights(build_model(config).state_dict())
     load_run(tmp_path)
     size = (tmp_path / "model.safetensors").stat().st_size
     os.truncate(tmp_path / "model.safetensors", size // 2)
     with pytest.raises(RunDirectoryError, match=r"model\.safetensors"):
         load_run(tmp_path)
-    directory.write_weights(build_model(compose([*tiny, "model.hidden_size=32"])))
+    directory.write_weights(build_model(compose([*tiny, "model.hidden_size=32"])).state_dict())
     with pytest.raises(RunDirectoryError, match=r"does not fit config\.yaml: size mismatch for"):
         load_run(tmp_path)
 
@@ -243,8 +247,10 @@ def test_a_run_keeps_its_tokenizer_and_end_token_when_their_folder_is_gone(
     (tmp_path / "run").mkdir()
     directory = RunDirectory(tmp_path / "run")
     directory.write_config(config)
-    directory.write_tokenizer(config)
-    directory.write_weights(build_model(config, tokenizer=build_tokenizer(str(folder))))
+    directory.write_tokenizer(build_tokenizer(config.data.tokenizer))
+    directory.write_weights(
+        build_model(config, tokenizer=build_tokenizer(str(folder))).state_dict()
+    )
     shutil.rmtree(folder)
     _, tokenizer, _ = load_run(directory.path)
     assert (tokenizer.vocab_size, tokenizer.eos) == (3, 1)
@@ -257,8 +263,8 @@ def test_a_directory_used_again_does_not_keep_the_tokenizer_of_the_failed_run(
     directory = RunDirectory(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     directory.write_config(config)
-    directory.write_tokenizer(config)
-    directory.write_weights(build_model(config))
+    directory.write_tokenizer(build_tokenizer(config.data.tokenizer))
+    directory.write_weights(build_model(config).state_dict())
     assert load_run(tmp_path)[1].name == "bytes"
 
 
@@ -269,7 +275,7 @@ def test_weights_survive_bit_for_bit(tiny: list[str], tmp_path: Path) -> None:
         model.norm.weight[:3] = torch.tensor([1e-8, 1e5, -0.0])
     directory = RunDirectory(tmp_path)
     directory.write_config(config)
-    directory.write_weights(model)
+    directory.write_weights(model.state_dict())
     loaded, _, _ = load_run(tmp_path)
     for key, value in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[key].view(torch.int32), value.view(torch.int32))
@@ -281,3 +287,80 @@ def test_metrics_with_a_torn_last_line_are_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps({"step": 1, "loss": 2.0}) + '\n{"step": 2, "lo')
     assert read_metrics(path) == [{"step": 1, "loss": 2.0}]
+
+
+def test_the_peak_of_memory_is_that_of_this_run_and_not_of_an_earlier_one() -> None:
+    device = torch.device("cpu")
+    start_peak(device)
+    before = peak_memory_bytes(device)
+    if before is None or not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system does not say")
+    block = torch.ones(50_000_000)
+    with_block = peak_memory_bytes(device)
+    del block
+    start_peak(device)
+    after = peak_memory_bytes(device)
+    assert with_block - before == pytest.approx(200_000_000, rel=0.2)
+    assert after < with_block - 150_000_000
+
+
+def test_a_failure_is_one_line_and_the_end_of_its_trace() -> None:
+    lines = [f"line {n}" for n in range(40)]
+    said = failure(ValueError("\n".join(lines)))
+    assert said["error"] == f"ValueError: {' '.join(lines)}"
+    assert said["log_tail"] == lines[10:]
+
+
+def test_the_state_of_git_is_commit_and_dirt_and_null_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_state() is None
+    (tmp_path / "file").write_text("a")
+    who = ["-c", "user.name=x", "-c", "user.email=x@y"]
+    for command in (["init", "-q"], ["add", "file"], [*who, "commit", "-q", "-m", "m"]):
+        subprocess.run(["git", *command], check=True)
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+    assert git_state() == {"commit": commit, "dirty": False}
+    (tmp_path / "untracked").touch()
+    assert git_state() == {"commit": commit, "dirty": False}
+    (tmp_path / "file").write_text("b")
+    assert git_state() == {"commit": commit, "dirty": True}
+
+
+def test_a_repository_cannot_have_its_program_run_for_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\ntouch flag\n")
+    program.chmod(0o755)
+    subprocess.run(["git", "config", "core.fsmonitor", str(program)], check=True)
+    git_state()
+    assert not (tmp_path / "flag").exists()
+
+
+def test_the_numbers_of_a_record_are_those_of_the_built_model(tiny: list[str]) -> None:
+    config = compose(tiny)
+    dataset, model = build_data(config), build_model(config)
+    description = describe(config, model)
+    found = provenance(config, dataset, choose_precision("cpu", "float32"), description, model)
+    hidden, width, layers = 16, 24, 2
+    assert found["model"] == {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "active_parameters": sum(p.numel() for p in model.parameters()),
+        "ffn_parameters": layers * 3 * hidden * width,
+        "flops_per_token": description.flops_per_token,
+        "training_flops_per_token": 3 * description.flops_per_token,
+    }
+
+
+def test_the_meter_goes_on_where_it_was() -> None:
+    meter, other = Meter(max_steps=10, eval_every=5), Meter(max_steps=20, eval_every=5)
+    meter.add_step(0.5, 100)
+    meter.add_validation(3.0)
+    other.restore(json.loads(json.dumps(meter.state())))
+    assert (other.max_steps, other.steps, other.tokens) == (20, 1, 100)
+    assert other.tokens_per_second == 200
