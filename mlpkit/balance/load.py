@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mlpkit.balance.terms import BalanceTerm, one_of, shares
+from mlpkit.balance.terms import SummedTerm, one_of, shares
 from mlpkit.routing import Routing
 
 OVER_TOKENS = ("batch", "sequence", "token")
@@ -20,7 +20,7 @@ DEFAULT = 0.03
 
 
 @final
-class LoadBalance(BalanceTerm):
+class LoadBalance(SummedTerm):
     """E·Σ_e f_e·P_e (Switch, Fedus 2021, arXiv:2101.03961; GShard, arXiv:2006.16668).
 
     f_e is the share of choices that expert e got (a constant for the gradient), P_e the mean
@@ -63,11 +63,13 @@ class LoadBalance(BalanceTerm):
         tokens = real.reshape(groups[:2]).sum(1)  # (G,)
         mass = (share * real.unsqueeze(-1)).reshape(groups).sum(1)  # (G, E)
         chosen = choices(routing, real).reshape(groups).sum(1)  # (G, E)
+        if self.over_tokens == "batch":
+            tokens, mass, chosen = map(self.total, (tokens, mass, chosen))
         whole = chosen.sum(-1) if self.divide_by_k else tokens
         f = chosen / whole.clamp(min=1).unsqueeze(-1)
         p = mass / tokens.clamp(min=1).unsqueeze(-1)
         value = routing.num_experts * (f * p).sum(-1)  # (G,), 0 for a group without tokens
-        return value.sum() / (tokens > 0).sum().clamp(min=1)
+        return self.total(value.sum()) / self.total((tokens > 0).sum()).clamp(min=1)
 
 
 def load_hf(*, coefficient: float = 0.001) -> LoadBalance:

@@ -50,8 +50,24 @@ class BalanceTerm(ABC):
         """
 
 
+class SummedTerm(BalanceTerm):
+    """A term made of sums over tokens, so that it can be taken over the tokens of many processes.
+
+    ``total`` completes such a sum; ``mlpkit.parallel`` sets it to one over processes.
+    """
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over all processes of one over this process's tokens: there is only this one."""
+        return value
+
+    def token_mean(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        """The mean of (T,) values over the real tokens; 0 where there are none."""
+        real = torch.ones_like(values) if mask is None else mask.to(values.dtype)
+        return self.total((values * real).sum()) / self.total(real.sum()).clamp(min=1)
+
+
 @final
-class ZLoss(BalanceTerm):
+class ZLoss(SummedTerm):
     """Keeps logits small: mean over tokens of logsumexp(z)² (Zoph 2022, arXiv:2202.08906).
 
     E equal logits of 0 give log(E)².
@@ -66,11 +82,11 @@ class ZLoss(BalanceTerm):
 
     def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
         """The mean squared log-partition of the real tokens."""
-        return token_mean(routing.logits.logsumexp(-1).square(), mask)
+        return self.token_mean(routing.logits.logsumexp(-1).square(), mask)
 
 
 @final
-class ImportanceCV(BalanceTerm):
+class ImportanceCV(SummedTerm):
     """Squared coefficient of variation of the experts' importance (Shazeer 2017, arXiv:1701.06538).
 
     Importance is the sum of an expert's weights over the tokens. 0 where all are equal; E - 1
@@ -91,13 +107,14 @@ class ImportanceCV(BalanceTerm):
         # Every (token, expert) occurs once: a scatter, unlike a scatter_add, is deterministic.
         empty = routing.weight.new_zeros(shape[0] * shape[1])
         dense = empty.scatter(0, cell, routing.weight).view(shape)  # (T, E)
-        importance = (dense if mask is None else dense * mask.unsqueeze(-1)).sum(0)  # (E,)
+        real = dense if mask is None else dense * mask.unsqueeze(-1)
+        importance = self.total(real.sum(0))  # (E,)
         square = importance.mean().square()
         return importance.var(unbiased=False) / square.masked_fill(square == 0, 1.0)
 
 
 @final
-class L1(BalanceTerm):
+class L1(SummedTerm):
     """Sparsity of scores that may be zero: mean over tokens of Σ|s| (ReMoE, arXiv:2412.14711).
 
     Constant for softmax, whose scores sum to 1.
@@ -112,11 +129,11 @@ class L1(BalanceTerm):
 
     def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
         """The mean L1 norm of the real tokens' scores."""
-        return token_mean(routing.scores.abs().sum(-1), mask)
+        return self.token_mean(routing.scores.abs().sum(-1), mask)
 
 
 @final
-class Entropy(BalanceTerm):
+class Entropy(SummedTerm):
     """Mean entropy, in nats, of a token's normalised scores: 0 is certain, log E undecided.
 
     A positive coefficient makes the router decide, a negative one keeps it open.
@@ -134,7 +151,7 @@ class Entropy(BalanceTerm):
         share = shares(routing.scores)
         # log of 0 is cut off before it meets its factor 0, in the gradient too.
         log = share.clamp(min=torch.finfo(share.dtype).tiny).log()
-        return token_mean(-(share * log).sum(-1), mask)
+        return self.token_mean(-(share * log).sum(-1), mask)
 
 
 def shares(scores: Tensor) -> Tensor:
@@ -154,13 +171,6 @@ def shares(scores: Tensor) -> Tensor:
     nothing = total == 0
     even = torch.full_like(positive, 1 / positive.shape[-1])
     return torch.where(nothing, even, positive / total.masked_fill(nothing, 1.0))
-
-
-def token_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of (T,) values over the real tokens; 0 where there are none."""
-    if mask is None:
-        return values.sum() / max(values.numel(), 1)
-    return (values * mask).sum() / mask.sum().clamp(min=1)
 
 
 def one_of(option: str, value: str, words: tuple[str, ...]) -> None:
