@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mlpkit.build import build_model as build_model
     from mlpkit.build.moe import build_router as build_router
     from mlpkit.compose import compose as compose
+    from mlpkit.convert.swapping import swap_ffn as swap_ffn
     from mlpkit.describe import describe as describe
     from mlpkit.ffns import FeedForward as FeedForward
     from mlpkit.hookspecs import hookimpl as hookimpl
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mlpkit.plugins import register_data as register_data
     from mlpkit.plugins import register_ffn as register_ffn
     from mlpkit.plugins import register_router as register_router
+    from mlpkit.report.frames import load_runs as load_runs
     from mlpkit.routing import record_routing as record_routing
     from mlpkit.specs import ActivationSpec as ActivationSpec
     from mlpkit.specs import BackendSpec as BackendSpec
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from mlpkit.specs import DataSpec as DataSpec
     from mlpkit.specs import FFNSpec as FFNSpec
     from mlpkit.specs import RouterSpec as RouterSpec
+    from mlpkit.training.surgery import upcycle as upcycle
 
 # The public names and where they live: imported on first use, so that `import mlpkit` costs
 # nothing and what declares a plugin loads no torch.
@@ -55,6 +58,9 @@ _HOMES = {
     "compose": "mlpkit.compose",
     "describe": "mlpkit.describe",
     "hookimpl": "mlpkit.hookspecs",
+    "load_runs": "mlpkit.report.frames",
+    "swap_ffn": "mlpkit.convert.swapping",
+    "upcycle": "mlpkit.training.surgery",
     "record_routing": "mlpkit.routing",
     "update_router_bias": "mlpkit.balance",
     "list_activations": "mlpkit.plugins",

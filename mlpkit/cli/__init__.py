@@ -18,7 +18,11 @@ VERBS = {
     "list": ("mlpkit.cli.catalogue", "what is registered: activations, FFNs, data …"),
     "show": ("mlpkit.cli.catalogue", "one entry: options, formula, paper, provider"),
     "describe": ("mlpkit.cli.describe", "a model in numbers: parts, parameters, FLOPs"),
+    "upcycle": ("mlpkit.cli.upcycle", "a dense run becomes a mixture of its own FFN"),
+    "import": ("mlpkit.cli.import_", "a Hugging Face or MiniMind checkpoint becomes a run"),
+    "export": ("mlpkit.cli.export", "a run becomes a folder that transformers loads"),
     "plot": ("mlpkit.cli.plot", "activations and FFNs as pictures: SVG, PNG, PDF"),
+    "report": ("mlpkit.cli.report", "runs compared: what is better, how surely, at what cost"),
     "plugins": ("mlpkit.cli.plugins", "the plugins: state, version, what each provides"),
     "check": ("mlpkit.cli.check", "the conformance kit on an entry or a distribution"),
     "new-plugin": ("mlpkit.cli.new_plugin", "write an installable plugin to start from"),
@@ -35,7 +39,8 @@ examples:
   mlpkit describe ffn=naive model=small
   eval "$(mlpkit completion bash)"
 
-exit codes: 0 done, 1 failed, 2 wrong configuration or input, 3 plugin, 5 NaN or infinite loss
+exit codes: 0 done, 1 failed, 2 wrong configuration or input, 3 plugin, 4 checkpoint,
+            5 NaN or infinite loss, 75 stopped by a signal (resume=auto goes on)
 """
 
 
@@ -52,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(with_plugins(arguments))
     except KeyboardInterrupt:
         print("mlpkit: interrupted", file=sys.stderr)
-        return 1
+        return 75  # as a training run that a signal has stopped
     except BrokenPipeError:  # the reader of a pipe, such as head, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return report(error)
+        return tell(error)
 
 
 def with_plugins(arguments: list[str]) -> list[str]:
@@ -107,11 +112,14 @@ def build_parser(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
-def report(error: Exception) -> int:
+def tell(error: Exception) -> int:
     """Prints one message and returns the exit code that the error's class carries."""
     code = getattr(error, "exit_code", None)
     name = "" if code is not None else f"{type(error).__name__}: "
-    print(f"mlpkit: {name}{error}", file=sys.stderr)
+    if getattr(error, "said_elsewhere", False):  # by the first of a run's processes
+        return int(code or 1)
+    rank = os.environ.get("RANK", "0")
+    print(f"mlpkit{f' [rank {rank}]' if rank != '0' else ''}: {name}{error}", file=sys.stderr)
     if code is None:
         print("(mlpkit --debug … shows the traceback)", file=sys.stderr)
     return int(code or 1)

@@ -1,5 +1,6 @@
 """Pictures in one style, for the command line, reports and notebooks."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mlpkit.figures.activations import RangeError, plot_activation
@@ -12,9 +13,13 @@ from mlpkit.figures.canvas import (
 from mlpkit.figures.curves import plot_loss, read_metrics, save_loss_curve
 from mlpkit.figures.fonts import FontError
 from mlpkit.figures.labels import LanguageError
+from mlpkit.figures.lessons import plot_gradients, plot_influence
 
 if TYPE_CHECKING:
     from mlpkit.figures.structures import plot_ffn
+
+# These read and compare runs, which stands above pictures; this is where one looks for them.
+_OF_RUNS = ("plot_curves", "plot_effects", "plot_heatmap", "plot_pareto")
 
 __all__ = [
     "FontError",
@@ -25,6 +30,8 @@ __all__ = [
     "check_picture",
     "plot_activation",
     "plot_ffn",
+    "plot_gradients",
+    "plot_influence",
     "plot_loss",
     "read_metrics",
     "save_figure",
@@ -33,6 +40,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OF_RUNS:
+        return getattr(import_module("mlpkit.report"), name)
     if name != "plot_ffn":
         raise AttributeError(f"module 'mlpkit.figures' has no attribute {name!r}")
     # It draws mixtures too, and training a dense model, which draws its loss, loads no MoE code.
