@@ -8,7 +8,15 @@ from typing import Any
 from torch import nn
 
 from mlpkit.activations import make_activation
-from mlpkit.build.parts import BuildError, Component, construct, split
+from mlpkit.build.parts import (
+    BuildError,
+    Component,
+    construct,
+    refuse_unknown,
+    require_sizes,
+    split,
+)
+from mlpkit.build.presets import with_preset
 from mlpkit.configs.moe import MoEConfig, expert_types
 from mlpkit.plugins import registries
 from mlpkit.schema import holds_experts, option_parameters
@@ -42,7 +50,8 @@ def build_ffn(
     """A new instance of a registered FFN, (..., H) -> (..., H).
 
     Args:
-        name: Its name, or a mapping with ``name`` and options.
+        name: Its name, or a mapping with ``name`` and options; a preset's, such as ``mixtral``,
+            gives the options that are not given here.
         hidden_size: H, width of input and output.
         inherited_activation: The run's activation, taken when the FFN's own is None.
         options: Its options; ``activation`` may be a name, a mapping or a module.
@@ -51,11 +60,14 @@ def build_ffn(
         UnknownNameError: No FFN or activation has the name.
         BuildError: An option it does not have, or a value it refuses.
     """
-    name, options = split(name, options)
+    name, options = with_preset("ffn", *split(name, options))
     spec = registries().ffn.get(name)
+    require_sizes(hidden_size=hidden_size)
     if holds_experts(spec):
         from mlpkit.build.moe import moe_parts  # a dense model loads no MoE code
 
+        known = dict.fromkeys([*vars(MoEConfig()), *option_parameters("ffn", resolve(spec.target))])
+        refuse_unknown("ffn", spec.name, options, [option for option in known if option != "name"])
         options = moe_parts(hidden_size, inherited_activation, options)
     else:
         options = _with_activation(spec, inherited_activation, options)

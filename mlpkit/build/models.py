@@ -8,10 +8,18 @@ from dataclasses import fields
 from omegaconf import DictConfig
 
 from mlpkit.build.ffns import build_ffn
-from mlpkit.build.parts import Component, construct, plain, seeded, split
+from mlpkit.build.parts import BuildError, Component, construct, plain, seeded, split
 from mlpkit.compose import check, compose
 from mlpkit.configs.data import DataConfig
-from mlpkit.data import Dataset, Tokenizer, build_tokenizer, load_data
+from mlpkit.data import (
+    Dataset,
+    Source,
+    Tokenizer,
+    bpe_vocab_size,
+    build_tokenizer,
+    load_data,
+    trained_bpe,
+)
 from mlpkit.layers import slot_ffns, slots_by_layer
 from mlpkit.model import Attention, Block, Decoder
 from mlpkit.plugins import registries
@@ -38,7 +46,7 @@ def build_model(
         check(config)
     else:
         config = compose(list(config))
-    tokenizer = tokenizer or build_tokenizer(config.data.tokenizer)
+    tokenizer = tokenizer or tokenizer_of(config)
     model, seed = config.model, config.seed
     size = check_heads(
         hidden_size=model.hidden_size,
@@ -53,7 +61,7 @@ def build_model(
     ]
     with seeded(seed, "embed_tokens"):
         return Decoder(
-            vocab_size=tokenizer.vocab_size,
+            vocab_size=_vocab_size(model.vocab_size, tokenizer),
             hidden_size=model.hidden_size,
             layers=blocks,
             head_dim=size,
@@ -72,14 +80,51 @@ def build_data(config: DictConfig) -> Dataset:
     Raises:
         DataError: The source has no text, or not enough.
     """
+    source = build_source(config)
+    tokenizer = tokenizer_of(config, source)
+    return load_data(source, tokenizer, val_fraction=config.data.val_fraction)
+
+
+def build_source(config: DictConfig) -> Source:
+    """The source of documents of a configuration; nothing is read yet.
+
+    Args:
+        config: A composed configuration.
+
+    Raises:
+        BuildError: It refuses its options.
+    """
     name, options = split(plain(config.data), {})
-    common = {
-        field.name: options.pop(field.name) for field in fields(DataConfig) if field.name != "name"
-    }
-    tokenizer = build_tokenizer(common["tokenizer"])
-    spec = registries().data.get(name)
-    source = construct("data", spec, options)
-    return load_data(source, tokenizer, val_fraction=common["val_fraction"])
+    for field in fields(DataConfig):  # what every source takes is not for its constructor
+        options.pop(field.name, None)
+    source: Source = construct("data", registries().data.get(name), options)
+    return source
+
+
+def tokenizer_of(config: DictConfig, source: Source | None = None) -> Tokenizer:
+    """The tokenizer of a configuration; a BPE is trained on its data unless the cache has it.
+
+    Args:
+        config: A composed configuration.
+        source: Its source, where it is built already.
+
+    Raises:
+        DataError: The name is unknown, the file cannot be used, or the source has no text.
+    """
+    name, val_fraction = config.data.tokenizer, config.data.val_fraction
+    if bpe_vocab_size(name) is None:
+        return build_tokenizer(name)
+    return trained_bpe(name, source or build_source(config), val_fraction=val_fraction)
+
+
+def _vocab_size(asked: int | None, tokenizer: Tokenizer) -> int:
+    """Rows of the embedding; published models have more than their tokenizer has tokens."""
+    if asked is not None and asked < tokenizer.vocab_size:
+        raise BuildError(
+            f"model.vocab_size is {asked}, and the tokenizer {tokenizer.name!r} has ids up to "
+            f"{tokenizer.vocab_size - 1}; give at least {tokenizer.vocab_size}, or null"
+        )
+    return asked or tokenizer.vocab_size
 
 
 def _build_block(config: DictConfig, size: int, part: str, component: Component) -> Block:
@@ -91,6 +136,8 @@ def _build_block(config: DictConfig, size: int, part: str, component: Component)
             num_key_value_heads=model.num_key_value_heads,
             head_dim=size,
             qk_norm=model.qk_norm,
+            qk_norm_scope=model.qk_norm_scope,
+            bias=model.attention_bias,
             norm_eps=model.norm_eps,
         )
     with seeded(config.seed, f"{part}.ffn"):

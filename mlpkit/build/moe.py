@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 
 from mlpkit.balance import BalanceTerm, BiasRule
 from mlpkit.build.ffns import build_activation, build_ffn
-from mlpkit.build.parts import BuildError, Component, construct, plain, split
+from mlpkit.build.parts import BuildError, Component, construct, plain, require_sizes, split
+from mlpkit.build.presets import with_preset
 from mlpkit.configs.moe import MoEConfig, expert_types, matched_expert_width
 from mlpkit.experts import Backend, ExpertGroups, Experts
 from mlpkit.plugins import registries
@@ -28,7 +30,8 @@ def build_router(
     """A new instance of a registered router.
 
     Args:
-        name: Its name, or a mapping with ``name`` and options.
+        name: Its name, or a mapping with ``name`` and options; a preset's, such as ``mixtral``,
+            gives the options that are not given here.
         hidden_size: H.
         num_experts: E.
         num_experts_per_tok: K, at most E.
@@ -38,7 +41,7 @@ def build_router(
         UnknownNameError: No router or activation has the name.
         BuildError: An option it does not have, or a value it refuses.
     """
-    name, options = split(name, options)
+    name, options = with_preset("router", *split(name, options))
     spec = registries().router.get(name)
     score = options.get("score", "softmax")
     if not isinstance(score, nn.Module) and score != "softmax":
@@ -48,6 +51,7 @@ def build_router(
         "num_experts": num_experts,
         "num_experts_per_tok": num_experts_per_tok,
     }
+    require_sizes(**sizes)
     router: Router = construct("router", spec, {**sizes, **options})
     return router
 
@@ -89,6 +93,10 @@ def moe_parts(
     backend = _backend(merged.pop("backend"))
     shared, router = merged.pop("shared"), merged.pop("router")
     balance = merged.pop("balance") or {}
+    if not isinstance(balance, Mapping):
+        raise BuildError(
+            f"balance is {balance!r}; give a mapping such as {{'load': 0.01}}, or None"
+        )
     if not isinstance(router, nn.Module):
         router = build_router(
             router,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,17 +57,36 @@ def construct(noun: str, spec: Spec, arguments: dict[str, Any]) -> Any:
     parameters = inspect.signature(target).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [] if open_ended else [name for name in arguments if name not in parameters]
-    if unknown:
-        options = list(option_parameters(noun, target))
-        hint = suggestion(unknown[0], options)
-        raise BuildError(
-            f"{noun} {spec.name!r} has no option {unknown[0]!r}{hint} "
-            f"(options: {', '.join(options) or 'none'})"
-        )
+    refuse_unknown(noun, spec.name, unknown, list(option_parameters(noun, target)))
     try:
         return target(**arguments)
     except (TypeError, ValueError) as error:
         raise BuildError(f"{noun} {spec.name!r}: {error}") from error
+
+
+def require_sizes(**sizes: Any) -> None:
+    """Refuses what is no whole number of at least 1, before torch does in its own words.
+
+    Raises:
+        BuildError: One of them is none.
+    """
+    for name, value in sizes.items():
+        if type(value) is not int or value < 1:
+            raise BuildError(f"{name} is {value!r}; give a whole number of at least 1")
+
+
+def refuse_unknown(noun: str, name: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuses an option that an entry does not have, with the nearest one that it has.
+
+    Raises:
+        BuildError: There is one.
+    """
+    for option in given:
+        if option not in known:
+            raise BuildError(
+                f"{noun} {name!r} has no option {option!r}{suggestion(option, known)} "
+                f"(options: {', '.join(known) or 'none'})"
+            )
 
 
 @contextmanager

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 from omegaconf import DictConfig
+from torch import nn
 
 from mlpkit.build import Component, build_model, ffn_label, plain
 from mlpkit.build.parts import split
 from mlpkit.compose import compose
 from mlpkit.describe.activations import activation_bytes
 from mlpkit.describe.description import Description
+from mlpkit.describe.modules import ModuleDescription, describe_module
 from mlpkit.describe.parts import Part, layers_name, model_parts
 from mlpkit.describe.sizes import Size, count_parameters, ffn_size
 from mlpkit.layers import MAIN, key_of, layers_by_slot, slot_ffns
@@ -20,21 +22,38 @@ from mlpkit.model import Decoder
 from mlpkit.sizing import training_memory
 
 
-def describe(config: DictConfig | Sequence[str] = (), model: Decoder | None = None) -> Description:
-    """The parts of a configuration's model.
+@overload
+def describe(
+    config: DictConfig | Sequence[str] = (), model: Decoder | None = None
+) -> Description: ...
+
+
+@overload
+def describe(config: nn.Module) -> ModuleDescription: ...
+
+
+def describe(
+    config: DictConfig | Sequence[str] | nn.Module = (), model: Decoder | None = None
+) -> Description | ModuleDescription:
+    """The parts of a configuration's model, or of any module.
 
     Args:
-        config: A composed configuration, or overrides for ``compose``.
+        config: A composed configuration, or overrides for ``compose``; or a module, of which
+            parameters alone are known.
         model: The model where it is built already; None: it is built without storage.
 
     Raises:
         ConfigError: The configuration is wrong.
         BuildError: A part refuses its options.
     """
+    if isinstance(config, nn.Module):
+        return describe_module(config)
     if not isinstance(config, DictConfig):
         config = compose(list(config))
-    with torch.device("meta"):
-        hollow = build_model(config)
+    hollow = model
+    if hollow is None or not hollow.embed_tokens.weight.is_meta:
+        with torch.device("meta"):
+            hollow = build_model(config)
     model = model or hollow
     parts, training = model_parts(config, model), config.training
     sizes = _sizes(config)

@@ -1,6 +1,8 @@
-"""RMSNorm, rotary positions, and attention with grouped-query heads and optional qk-norm."""
+"""RMSNorm, rotary positions, and attention with grouped-query heads, qk-norm and biases."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +10,12 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from mlpkit.model.cache import LayerCache
-from mlpkit.sizing import check_heads
+from mlpkit.sizing import ModelShapeError, check_heads
 
 Rotary = tuple[Tensor, Tensor]  # cosine and sine, each (B or 1, 1, S, head_dim / 2)
+HEADS = "B S (heads D) -> B heads S D"
+ATTENTION_BIASES = ("none", "qkv", "all")
+QK_NORM_SCOPES = ("head", "all")
 
 
 class RMSNorm(nn.Module):
@@ -103,11 +108,14 @@ class Attention(nn.Module):
         num_attention_heads: Query heads.
         num_key_value_heads: Key and value heads; a divisor of the query heads.
         head_dim: Size of a head, even; None: hidden_size / num_attention_heads.
-        qk_norm: Whether each head's queries and keys pass an RMSNorm, as in Qwen3.
+        qk_norm: Whether queries and keys pass an RMSNorm.
+        qk_norm_scope: What one of these norms covers: "head", each head alone (Qwen3), or "all"
+            heads of a token together (OLMoE).
+        bias: Which projections have biases: "none", "qkv" (Qwen2) or "all" of the four.
         norm_eps: The eps of those norms.
 
     Raises:
-        ModelShapeError: The sizes do not fit together.
+        ModelShapeError: The sizes do not fit together, or an option is none of its choices.
     """
 
     def __init__(
@@ -118,9 +126,13 @@ class Attention(nn.Module):
         num_key_value_heads: int,
         head_dim: int | None = None,
         qk_norm: bool = False,
+        qk_norm_scope: str = "head",
+        bias: str = "none",
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
+        one_of("model.qk_norm_scope", qk_norm_scope, QK_NORM_SCOPES)
+        one_of("model.attention_bias", bias, ATTENTION_BIASES)
         self.head_dim = check_heads(
             hidden_size=hidden_size,
             num_attention_heads=num_attention_heads,
@@ -130,12 +142,16 @@ class Attention(nn.Module):
         self.grouped = num_key_value_heads != num_attention_heads
         query_size = num_attention_heads * self.head_dim
         key_size = num_key_value_heads * self.head_dim
-        self.q_proj = nn.Linear(hidden_size, query_size, bias=False)
-        self.k_proj = nn.Linear(hidden_size, key_size, bias=False)
-        self.v_proj = nn.Linear(hidden_size, key_size, bias=False)
-        self.o_proj = nn.Linear(query_size, hidden_size, bias=False)
-        self.q_norm = RMSNorm(size=self.head_dim, eps=norm_eps) if qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(size=self.head_dim, eps=norm_eps) if qk_norm else nn.Identity()
+        inward, outward = bias != "none", bias == "all"
+        self.q_proj = nn.Linear(hidden_size, query_size, bias=inward)
+        self.k_proj = nn.Linear(hidden_size, key_size, bias=inward)
+        self.v_proj = nn.Linear(hidden_size, key_size, bias=inward)
+        self.o_proj = nn.Linear(query_size, hidden_size, bias=outward)
+        self.norm_all = qk_norm and qk_norm_scope == "all"
+        sizes = (query_size, key_size) if self.norm_all else (self.head_dim, self.head_dim)
+        self.q_norm, self.k_norm = (
+            RMSNorm(size=size, eps=norm_eps) if qk_norm else nn.Identity() for size in sizes
+        )
 
     def forward(
         self,
@@ -156,10 +172,9 @@ class Attention(nn.Module):
         Returns:
             (B, S, H).
         """
-        split, size = "B S (heads D) -> B heads S D", self.head_dim
-        q = rotate(self.q_norm(rearrange(self.q_proj(x), split, D=size)), rotary)
-        k = rotate(self.k_norm(rearrange(self.k_proj(x), split, D=size)), rotary)
-        v = rearrange(self.v_proj(x), split, D=size)
+        q = rotate(self.heads(self.q_proj(x), self.q_norm), rotary)
+        k = rotate(self.heads(self.k_proj(x), self.k_norm), rotary)
+        v = rearrange(self.v_proj(x), HEADS, D=self.head_dim)
         # is_causal lines up the first query with the first key: right only without a past.
         causal = visible is None and (cache is None or not cache.length)
         if cache is not None:
@@ -167,3 +182,22 @@ class Attention(nn.Module):
         gathered = attend(q, k, v, visible, causal, self.grouped)
         out: Tensor = self.o_proj(rearrange(gathered, "B heads S D -> B S (heads D)"))
         return out
+
+    def heads(self, projected: Tensor, norm: nn.Module) -> Tensor:
+        """Normalises queries or keys and splits them: (B, S, heads·D) -> (B, heads, S, D)."""
+        out: Tensor
+        if self.norm_all:
+            out = rearrange(norm(projected), HEADS, D=self.head_dim)
+        else:
+            out = norm(rearrange(projected, HEADS, D=self.head_dim))
+        return out  # (B, heads, S, D)
+
+
+def one_of(option: str, value: str, choices: Sequence[str]) -> None:
+    """Refuses a value that is none of the choices.
+
+    Raises:
+        ModelShapeError: It is none.
+    """
+    if value not in choices:
+        raise ModelShapeError(f"{option} is {value!r}; choose one of {', '.join(choices)}")
