@@ -92,6 +92,7 @@ class Dataset:
         val_bytes: The text bytes each validation token stands for, (M,), memory-mapped.
         meta: What they are.
         tokenizer: What made them.
+        source: Where the text came from, for its labels; None: unknown.
     """
 
     train: npt.NDArray[Any]
@@ -99,6 +100,7 @@ class Dataset:
     val_bytes: npt.NDArray[Any]
     meta: Metadata
     tokenizer: Tokenizer
+    source: Source | None = None
 
 
 def load_data(
@@ -129,6 +131,7 @@ def load_data(
         val_bytes=np.memmap(folder / "val_bytes.bin", dtype=BYTE_COUNTS, mode="r"),
         meta=meta,
         tokenizer=tokenizer,
+        source=source,
     )
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -131,40 +131,7 @@ class TextFiles:
         Raises:
             DataError: The path does not exist, or nothing under it is text.
         """
-        path = Path(self.path).expanduser()
-        if path.is_file():
-            return [NamedFile(path.name, path)]
-        if path.is_dir():
-            return self._folder(path)
-        if path.exists():
-            raise DataError(f"data.path={self.path}: neither a file nor a folder")
-        if not glob.has_magic(str(path)):
-            raise DataError(
-                f"data.path={self.path}: no such file or folder (looked from {Path.cwd()})"
-            )
-        return self._glob(path)
-
-    def _folder(self, root: Path) -> list[NamedFile]:
-        found = [file for file in walk(root) if not is_hidden(file.name)]
-        text = [file for file in found if not is_binary(file.path)]
-        if len(text) < len(found):
-            logger.info("%s: %d binary files passed over", root, len(found) - len(text))
-        if not text:
-            raise DataError(
-                f"data.path={self.path}: no text files in this folder ({len(found)} binary or "
-                "unreadable files, hidden ones not counted)"
-            )
-        return text
-
-    def _glob(self, pattern: Path) -> list[NamedFile]:
-        matches = [Path(match) for match in glob.glob(str(pattern), recursive=True)]
-        fixed = [part for part in pattern.parents if not glob.has_magic(str(part))]
-        files = [NamedFile(p.relative_to(fixed[0]).as_posix(), p) for p in matches if p.is_file()]
-        if not files:
-            raise DataError(
-                f"data.path={self.path}: the glob matches no file (looked from {Path.cwd()})"
-            )
-        return sorted(set(files))
+        return find_files(self.path, lambda file: not is_binary(file.path), "text")
 
     def _read(self, path: Path) -> bytes:
         try:
@@ -179,6 +146,53 @@ class TextFiles:
                 "as data.path='folder/**/*.txt'"
             ) from error
         return text
+
+
+def find_files(path: str, wanted: Callable[[NamedFile], bool], what: str) -> list[NamedFile]:
+    """The files that ``data.path`` means: itself, those below a folder, or those of a glob.
+
+    Args:
+        path: A file, a folder or a glob (``**`` for any depth); ``~`` is the home folder.
+        wanted: Which of a folder's files, hidden ones left out, are taken; a file and the matches
+            of a glob are taken whatever they are.
+        what: What those are called in messages, e.g. "text".
+
+    Returns:
+        At least one, sorted by name.
+
+    Raises:
+        DataError: The path does not exist, or nothing under it is wanted.
+    """
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [NamedFile(place.name, place)]
+    if place.is_dir():
+        return _in_folder(path, place, wanted, what)
+    if place.exists():
+        raise DataError(f"data.path={path}: neither a file nor a folder")
+    if not glob.has_magic(str(place)):
+        raise DataError(f"data.path={path}: no such file or folder (looked from {Path.cwd()})")
+    matches = [Path(match) for match in glob.glob(str(place), recursive=True)]
+    fixed = [part for part in place.parents if not glob.has_magic(str(part))]
+    files = [NamedFile(p.relative_to(fixed[0]).as_posix(), p) for p in matches if p.is_file()]
+    if not files:
+        raise DataError(f"data.path={path}: the glob matches no file (looked from {Path.cwd()})")
+    return sorted(set(files))
+
+
+def _in_folder(
+    path: str, root: Path, wanted: Callable[[NamedFile], bool], what: str
+) -> list[NamedFile]:
+    found = [file for file in walk(root) if not is_hidden(file.name)]
+    taken = [file for file in found if wanted(file)]
+    if not taken:
+        raise DataError(
+            f"data.path={path}: no {what} files in this folder ({len(found)} binary or other "
+            "files, hidden ones not counted)"
+        )
+    if len(taken) < len(found):
+        logger.info("%s: %d files passed over, not %s", root, len(found) - len(taken), what)
+    return taken
 
 
 def stdlib_files(root: Path) -> list[NamedFile]:

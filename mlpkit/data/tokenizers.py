@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer
 
 Ids = npt.NDArray[np.int64]
-NAMES = ("bytes",)
+NAMES = ("bytes", "bpe")
 # What the families call the end of a document, tried in this order when no
 # tokenizer_config.json beside the file says it.
 EOS_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
@@ -45,11 +45,13 @@ class Tokenizer(ABC):
         name: What the configuration called it.
         vocab_size: Ids are below it.
         eos: The id between documents, standing for no byte; None: documents simply follow.
+        file: The tokenizer.json that it was read from; None: there is none.
     """
 
     name: str
     vocab_size: int
     eos: int | None
+    file: Path | None = None
 
     @abstractmethod
     def tokenize(self, text: bytes) -> Tokens:
@@ -107,7 +109,7 @@ class JsonTokenizer(Tokenizer):
     def __init__(self, *, path: str) -> None:
         self.name = path
         file = Path(path).expanduser()
-        file = file / "tokenizer.json" if file.is_dir() else file
+        self.file = file = file / "tokenizer.json" if file.is_dir() else file
         content = _read(file, path)
         self._library = _load(content, path)
         vocabulary = self._library.get_vocab(with_added_tokens=True)
@@ -153,7 +155,8 @@ def build_tokenizer(name: str) -> Tokenizer:
     """A tokenizer by name or path.
 
     Args:
-        name: ``"bytes"``, or the path of a ``tokenizer.json`` or of its folder.
+        name: ``"bytes"``, or the path of a ``tokenizer.json`` or of its folder. ``"bpe"`` is made
+            from a run's data: ``mlpkit.data.trained_bpe``.
 
     Raises:
         DataError: The name is unknown, or the file cannot be used.
@@ -162,9 +165,14 @@ def build_tokenizer(name: str) -> Tokenizer:
         return ByteTokenizer()
     if name.endswith(".json") or "/" in name or "\\" in name or Path(name).exists():
         return JsonTokenizer(path=name)
+    if name.partition("-")[0] == "bpe":
+        raise DataError(
+            f"tokenizer {name!r} is trained on a run's data, and is kept beside its weights as "
+            "tokenizer.json; give the path of that file"
+        )
     raise DataError(
         f"unknown tokenizer {name!r}{suggestion(name, NAMES)} "
-        f"(known: {', '.join(NAMES)}, or the path of a tokenizer.json)"
+        f"(known: {', '.join(NAMES)}, bpe-SIZE, or the path of a tokenizer.json)"
     )
 
 
@@ -205,24 +213,38 @@ def _read(file: Path, asked: str) -> bytes:
         ) from error
 
 
-def _load(content: bytes, asked: str) -> LibraryTokenizer:
+def tokenizers_library(asked: str) -> Any:
+    """The library ``tokenizers``, the optional extra "text".
+
+    Args:
+        asked: The tokenizer that needs it, for the message.
+
+    Raises:
+        DataError: It is not installed.
+    """
     try:
-        from tokenizers import Tokenizer as LibraryTokenizer  # the optional extra "text"
+        import tokenizers
     except ImportError as error:
         raise DataError(
             f"data.tokenizer={asked} needs the library tokenizers: pip install 'mlpkit[text]', or "
             "use data.tokenizer=bytes"
         ) from error
+    return tokenizers
+
+
+def _load(content: bytes, asked: str) -> LibraryTokenizer:
     try:
-        library = LibraryTokenizer.from_str(content.decode())
+        loaded: LibraryTokenizer = tokenizers_library(asked).Tokenizer.from_str(content.decode())
+    except DataError:
+        raise
     except Exception as error:  # the library raises bare Exception for what it cannot parse
         raise DataError(
             f"data.tokenizer={asked}: not a tokenizer.json of the library tokenizers ({error})"
         ) from error
-    library.no_truncation()  # a file saved for inference may cut every document at its limit
-    library.no_padding()
-    library.encode_special_tokens = True
-    return library
+    loaded.no_truncation()  # a file saved for inference may cut every document at its limit
+    loaded.no_padding()
+    loaded.encode_special_tokens = True
+    return loaded
 
 
 def _find_eos(vocabulary: dict[str, int], config: Path) -> int | None:
