@@ -26,6 +26,7 @@ VERBS = {
     "plugins": ("mlpkit.cli.plugins", "the plugins: state, version, what each provides"),
     "check": ("mlpkit.cli.check", "the conformance kit on an entry or a distribution"),
     "new-plugin": ("mlpkit.cli.new_plugin", "write an installable plugin to start from"),
+    "bench": ("mlpkit.cli.bench", "speed side by side with peers, on this machine"),
     "doctor": ("mlpkit.cli.doctor", "versions, device, plugins, data, self-check: for a report"),
     "completion": ("mlpkit.cli.completion", "shell completion for bash, zsh and fish"),
 }

@@ -20,10 +20,10 @@ def configure(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the description, or a table of several."""
     from mlpkit.describe import describe, side_by_side  # imports torch: the parser does without
-    from mlpkit.sweep import expand
+    from mlpkit.sweep import checked_job, expand
 
     jobs = expand(options.overrides)
-    found = [describe(job) for job in jobs]
+    found = [describe(checked_job(job).config) for job in jobs]
     if options.json:
         facts = [{"overrides": job, **d.as_dict()} for job, d in zip(jobs, found, strict=True)]
         shown = facts if len(jobs) > 1 else found[0].as_dict()

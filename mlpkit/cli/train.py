@@ -83,6 +83,11 @@ def run_sweep(flags: list[str], overrides: list[str]) -> int:
     from mlpkit.sweep.conducting import conduct
     from mlpkit.sweep.running import Plan, SweepStopped, run_job
 
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError(
+            "torchrun is for one run, and -m starts its own: leave out -m, or ask for tasks with "
+            "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=8"
+        )
     chosen = dict(o.split("=", 1) for o in overrides if o.startswith("hydra/"))
     alone = chosen.get("hydra/launcher", "basic") == "basic"
     if chosen.get("hydra/sweeper", "basic") != "basic":

@@ -44,6 +44,7 @@ class Parallel(ABC):
     def __init__(self, *, ranks: Ranks, layout: Layout) -> None:
         self.rank, self.local_rank, self.world = ranks.rank, ranks.local_rank, ranks.world
         self.layout = layout
+        self.shared: Exception | None = None  # an error that all processes have at the same place
 
     @property
     def is_main(self) -> bool:
@@ -149,10 +150,9 @@ class Parallel(ABC):
             except Exception as error:
                 failure = error
         code = self.from_main(int(getattr(failure, "exit_code", 1)) if failure else 0)
-        if failure is not None:
-            raise failure
         if code:
-            raise FollowingError(code)
+            self.shared = failure or FollowingError(code)
+            raise self.shared
         return value
 
     @abstractmethod

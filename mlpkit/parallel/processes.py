@@ -180,7 +180,7 @@ class ManyProcesses(Parallel):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Closes after success; after an error leaves the group, so that the others end too."""
-        if error is None:
+        if error is None or error is self.shared:
             self.close()
         elif isinstance(error, Exception) and not isinstance(error, FollowingError):
             get_error_handler().record_exception(error)  # torchrun shows the first one

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -108,6 +111,7 @@ def _attempt(
     config: DictConfig, overrides: Sequence[str], plan: Plan, *, waits: bool
 ) -> float | None:
     """Trains a job unless it is finished, or another process is at it."""
+    from mlpkit.parallel import FollowingError
     from mlpkit.training.run_directory import RunDirectoryError, holder, is_held
 
     rerun = bool(config.rerun)
@@ -115,13 +119,13 @@ def _attempt(
     path = SWEEP_ROOT / job_id(config, plugin_versions())
     while True:
         try:
-            begin = take(path, rerun=rerun)
+            begin = agreed(config, partial(take, path, rerun=rerun))
             if begin == "done":
                 score = read_state(path).val_bpb
                 say(f"done before, val_bpb {score:.4f}: {path}")
                 return score
             return _train(config, path, overrides, match, plan, resume=begin == "resume")
-        except RunDirectoryError:
+        except (RunDirectoryError, FollowingError):
             if not is_held(path):  # it is our own mistake, not someone at work there
                 raise
             say(f"running elsewhere ({holder(path)}): {path}")
@@ -129,6 +133,21 @@ def _attempt(
                 return None
         while is_held(path):
             time.sleep(POLL)
+
+
+def agreed(config: DictConfig, function: Callable[[], str]) -> str:
+    """What a function says in the first process of a job, in all of them: Slurm may start several.
+
+    Args:
+        config: The job's configuration.
+        function: Looks at what only one of them may change.
+    """
+    import torch
+
+    from mlpkit.parallel import start
+
+    with start(config.parallel, torch.device("cpu")) as parallel:
+        return parallel.from_main(parallel.on_main(function) or "")
 
 
 def take(path: Path, *, rerun: bool) -> str:
@@ -176,14 +195,15 @@ def _train(
 
     if resume:
         config.resume = "auto"
-    with logged(path, shown=plan.alone) as log:
+    with logged(path, shown=plan.alone) if is_first() else nullcontext() as log:
         try:
             require_memory(config)
             result = train(
                 config, run_dir=path, overrides=overrides, console=Console(), match=match
             )
         except BaseException as error:
-            _complete(path, log, error, overrides, match)
+            if log is not None:
+                _complete(path, log, error, overrides, match)
             raise
     return float(result["metrics"]["val_bpb"])
 
@@ -223,6 +243,12 @@ def of(plan: Plan) -> str:
     return f" of {len(plan.names)}" if plan.names else ""
 
 
+def is_first() -> bool:
+    """Whether this is the process of a job that prints and writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def say(text: str, stream: IO[str] | None = None) -> None:
     """Prints a line at once."""
-    print(text, file=stream or sys.stdout, flush=True)
+    if is_first():
+        print(text, file=stream or sys.stdout, flush=True)

@@ -110,7 +110,9 @@ def kill_and_go_on(
     assert not [p for p in (run / "checkpoints").iterdir() if p.name.startswith(".")]
 
 
-@pytest.mark.parametrize("kill", [("writing", 2, 3), ("committed", 1, 1)])
+@pytest.mark.parametrize(
+    "kill", [("writing", 2, 3), pytest.param(("committed", 1, 1), marks=pytest.mark.slow)]
+)
 def test_a_kill_in_a_save_loses_nothing_but_the_steps_since_the_last(
     trainer: Trainer, tmp_path: Path, kill: tuple[str, int, int]
 ) -> None:
@@ -118,8 +120,7 @@ def test_a_kill_in_a_save_loses_nothing_but_the_steps_since_the_last(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("background", [False, True], ids=["inline", "background"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "background"), [("dense", False), ("moe", True)])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_kill_at_every_stage_of_a_save(
     trainer: Trainer, tmp_path: Path, stage: str, model: str, background: bool
@@ -185,6 +186,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_ends_with_4_and_the_last_checkpoint(
     trainer: Trainer, tmp_path: Path, small_disk: Path
 ) -> None:

@@ -90,7 +90,9 @@ def until(what: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
+)
 def test_a_signal_ends_with_75_a_checkpoint_and_what_to_do(
     tmp_path: Path, tiny_text: Path, driver: Any, name: str
 ) -> None:

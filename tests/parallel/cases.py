@@ -29,7 +29,7 @@ from mlpkit.build import build_ffn
 from mlpkit.build.moe import build_router
 from mlpkit.experts import Experts
 from mlpkit.model import generate
-from mlpkit.parallel import Layout, ParallelError, Ranks
+from mlpkit.parallel import FollowingError, Layout, ParallelError, Ranks
 from mlpkit.parallel.balance import gather_routing
 from mlpkit.parallel.collectives import gather_rows
 from mlpkit.parallel.processes import ManyProcesses
@@ -461,6 +461,15 @@ def numbers_words_and_rows(ranks: Ranks) -> None:
     assert counts.tolist() == [1, ranks.rank]  # as it was
     word = parallel.from_main({"run_dir": "häuser/1"} if parallel.is_main else None)
     assert word == {"run_dir": "häuser/1"}
+    assert parallel.on_main(lambda: ranks.rank) == (0 if parallel.is_main else None)
+
+    def fail() -> None:
+        raise ParallelError("said once")
+
+    kind, words = (ParallelError, "said once") if parallel.is_main else (FollowingError, "with 2")
+    with pytest.raises(kind, match=words) as caught:
+        parallel.on_main(fail)
+    assert caught.value.exit_code == 2
     batch = torch.arange(5)
     assert parallel.rows(batch).tolist() == [[0, 1, 2], [3, 4]][ranks.rank]
     assert torch.equal(gather_rows(parallel.rows(batch), parallel.group), batch)

@@ -1,10 +1,10 @@
 """One of the processes of some runs: trains what it is told to, and writes down what it saw.
 
 The jobs are a JSON list in a file. A job has ``overrides`` and ``run_dir``, and perhaps ``load``:
-end as soon as the run is where it starts, or ``kill``: a rank that dies, the stage of a save at
-which it does, and in which save. Each rank writes a list with what its jobs gave: the ``metrics``,
-the ``exit_code`` and ``error`` they failed with, what was ``shown``, and with ``load`` a ``hash``
-of each tensor.
+end as soon as the run is where it starts, ``told``: which rank gets a signal at which stage of
+which save, and the signal, or ``swept``: it is one of a sweep, below that directory. Each rank
+writes a list with what its jobs gave: the ``metrics`` or ``score``, the ``exit_code`` and ``error``
+they failed with, what was ``shown``, and with ``load`` a ``hash`` of each tensor.
 """
 
 from __future__ import annotations
@@ -29,18 +29,11 @@ from torch.distributed.tensor import DTensor
 
 from mlpkit.compose import compose
 from mlpkit.parallel import ranks
-from mlpkit.training import launch, train
+from mlpkit.sweep.running import Plan, _attempt
+from mlpkit.training import StoppedError, launch, train
 from mlpkit.training.checkpoints import no_stage
 from mlpkit.training.loop import Run
 from mlpkit.training.snapshot import snapshot
-
-
-class LoadedError(Exception):
-    """A run is where it starts."""
-
-    def __init__(self, hashes: dict[str, str]) -> None:
-        super().__init__("loaded")
-        self.hashes = hashes
 
 
 def digest(tensor: Tensor) -> str:
@@ -50,41 +43,60 @@ def digest(tensor: Tensor) -> str:
     return hashlib.sha256(said + whole.detach().contiguous().numpy().tobytes()).hexdigest()
 
 
-def loaded(run: Run, *rest: Any) -> Any:
+def hashes(run: Run) -> dict[str, str]:
+    """The hash of each tensor that a checkpoint would hold."""
     tensors = snapshot(run.model, run.optimizer)
     # gathered in the same order everywhere
-    raise LoadedError({name: digest(tensors[name]) for name in sorted(tensors)})
+    return {name: digest(tensors[name]) for name in sorted(tensors)}
 
 
-def killer(rank: int, name: str, save: int) -> Callable[[str], None]:
-    """Ends a rank at a stage of a save."""
+def signaller(rank: int, name: str, save: int, number: int) -> Callable[[str], None]:
+    """Sends a rank a signal at a stage of a save: "shard" or "writing", which all ranks have."""
     if ranks().rank != rank:
         return no_stage
-    seen = {name: 0}
+    saves = 0
 
     def stage(reached: str) -> None:
-        seen[reached] = seen.get(reached, 0) + (reached != "writing" or seen.get("shard") == save)
-        if reached == name and seen[name] >= (1 if name == "writing" else save):
-            os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)  # another thread than the main one lives on for a moment
+        nonlocal saves
+        saves += reached == "shard"
+        if (reached, saves) == (name, save):
+            os.kill(os.getpid(), number)
+            if number == signal.SIGKILL:
+                time.sleep(60)  # another thread than the main one lives on for a moment
 
     return stage
 
 
-def work(overrides: Sequence[str], run_dir: str, load: bool = False, kill: Any = None) -> Any:
-    shown = io.StringIO()
-    console = Console(file=shown, width=300)
-    stage = killer(*kill) if kill else no_stage
+def work(
+    overrides: Sequence[str],
+    run_dir: str,
+    load: bool = False,
+    told: Any = None,
+    swept: bool = False,
+) -> Any:
+    """One job."""
+    if swept:  # as one of a sweep, below a directory
+        os.chdir(run_dir)
+        plan = Plan(folder=None, token="", names=(), alone=False)
+        return {"score": _attempt(compose(list(overrides)), overrides, plan, waits=False)}
     found: dict[str, Any] = {}
+    shown = io.StringIO()
+
+    def only_load(run: Run, *rest: Any) -> Any:
+        found["hash"] = hashes(run)
+        raise StoppedError("it is loaded")
+
     with pytest.MonkeyPatch.context() as patch:
         if load:
-            patch.setattr(launch, "record", loaded)
+            patch.setattr(launch, "record", only_load)
         try:
-            config = compose(list(overrides))
-            result = train(config, run_dir=Path(run_dir), console=console, stage=stage)
+            result = train(
+                compose(list(overrides)),
+                run_dir=Path(run_dir),
+                console=Console(file=shown, width=300),
+                stage=signaller(*told) if told else no_stage,
+            )
             found["metrics"] = result["metrics"]
-        except LoadedError as error:
-            found["hash"] = error.hashes
         except Exception as error:
             found["exit_code"] = getattr(error, "exit_code", 1)
             found["error"] = f"{type(error).__name__}: {error}"

@@ -24,6 +24,7 @@ def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_groups_are_made_and_closed_again_and_again() -> None:
     ended = torchrun(str(MEMBER), "again")
     assert ended.returncode == 0, ended.stderr

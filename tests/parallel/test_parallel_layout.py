@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 import mlpkit
+from mlpkit.cli import tell
 from mlpkit.configs.run import ParallelConfig
 from mlpkit.parallel import (
+    FollowingError,
     Layout,
     OneProcess,
     ParallelError,
@@ -68,6 +70,22 @@ def test_a_layout_that_does_not_fit_is_refused(
     with pytest.raises(ParallelError, match=words) as caught:
         layout_of(config(**options), processes)
     assert caught.value.exit_code == 2
+
+
+def test_a_layout_in_words() -> None:
+    assert str(Layout(data=1, shard=2, expert=1)) == "2: data 1 x shard 2"
+    assert str(Layout(data=2, shard=2, expert=4)) == "4: data 2 x shard 2, experts over 4"
+
+
+def test_what_the_main_process_says_the_others_do_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    assert tell(ParallelError("no")) == 2
+    monkeypatch.setenv("RANK", "3")
+    assert tell(FollowingError(75)) == 75
+    assert tell(ParallelError("no")) == 2
+    assert capsys.readouterr().err == "mlpkit: no\nmlpkit [rank 3]: no\n"
 
 
 def test_a_batch_that_does_not_divide_is_refused() -> None:
@@ -173,6 +191,8 @@ def test_one_process_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         full = parallel.full_state_dict(model)
         assert full.keys() == model.state_dict().keys()
         assert parallel.from_main("word") == "word"
+        assert parallel.on_main(lambda: batch) is batch
+        assert parallel.own_group() is None
         parallel.wait()
     assert not torch.distributed.is_initialized()
 

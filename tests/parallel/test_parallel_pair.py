@@ -19,6 +19,10 @@ CASES = [
 
 
 FAST = [name for name in CASES if not name.startswith(("slow_", "four_"))]
+ALWAYS = [  # one of each kind
+    *("ddp_dense", "fsdp_dense", "ep_is_exact", "bias_and_load_are_over_the_whole_batch"),
+    *("numbers_words_and_rows", "what_does_not_fit_is_refused_by_all"),
+]
 
 
 def run_cases(out: Path, names: list[str], *, world: int = 2) -> list[dict[str, str]]:
@@ -32,7 +36,13 @@ def run_cases(out: Path, names: list[str], *, world: int = 2) -> list[dict[str, 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    return run_cases(tmp_path_factory.mktemp("pair"), [])  # torch is imported once for all cases
+    return run_cases(tmp_path_factory.mktemp("pair"), ALWAYS)  # one import of torch for all
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    rest = [name for name in FAST if name not in ALWAYS]
+    return run_cases(tmp_path_factory.mktemp("more"), rest)
 
 
 def require_ok(results: list[dict[str, str]], name: str) -> None:
@@ -43,12 +53,18 @@ def require_ok(results: list[dict[str, str]], name: str) -> None:
 
 def test_the_cases_are_found() -> None:
     assert len(FAST) > 15
-    assert "ep_is_exact" in FAST
+    assert set(ALWAYS) < set(FAST)
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", ALWAYS)
 def test_two_processes_equal_one(name: str, results: list[dict[str, str]]) -> None:
     require_ok(results, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FAST if name not in ALWAYS])
+def test_two_processes_equal_one_in_everything(name: str, more: list[dict[str, str]]) -> None:
+    require_ok(more, name)
 
 
 def test_the_pair_ends_in_order(results: list[dict[str, str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from launching import launch
 from runner import digest, work
 
-from mlpkit.training.checkpoints import open_checkpoint
+from mlpkit.training.checkpoints import CheckpointStore, open_checkpoint
 from mlpkit.training.checkpoints.reading import forms, read_tensors
 from mlpkit.training.run_directory import load_run, read_lines, read_result
 
@@ -116,60 +117,110 @@ def one(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "one"
 
 
-def test_experts_in_two_processes_train_as_in_one(
+def test_experts_in_two_processes_train_stop_and_go_on_as_in_one(
     one: Path, tiny_text: Path, tmp_path: Path
 ) -> None:
-    jobs = [job(tiny_text, tmp_path, "ep")]
-    (both,) = in_pair(tmp_path / "pair", jobs)
-    equals_one_process(one, tmp_path / "ep", both)
+    told = [1, "shard", 1, signal.SIGUSR1]  # one process alone is told to stop
+    whole, stopped, again = in_pair(
+        tmp_path / "pair",
+        [
+            job(tiny_text, tmp_path, "ep"),
+            job(tiny_text, tmp_path, "ep", name="stopped", told=told),
+            job(tiny_text, tmp_path, "ep", "resume=auto", name="stopped"),
+        ],
+    )
+    equals_one_process(one, tmp_path / "ep", whole)
     result = read_result(tmp_path / "ep")
     assert result["parallel"] == {"processes": 2, "data": 2, "shard": 1, "expert": 2}
     assert read_result(one)["parallel"] == {"processes": 1, "data": 1, "shard": 1, "expert": 1}
-    assert "processes  2: data 2 x shard 1, experts over 2" in both[0]["shown"]
-    for step in (HALF, STEPS):
-        again = work(
-            **job(
-                tiny_text,
-                tmp_path,
-                "one",
-                f"resume={tmp_path}/ep/checkpoints/step_{step}",
-                name=f"one-{step}",
-                load=True,
-            )
-        )
-        assert again["hash"] == stored(tmp_path / "ep", step)
-        assert any("exp_avg_sq" in name and "experts" in name for name in again["hash"])
+    assert "processes  2: data 2 x shard 1, experts over 2" in whole[0]["shown"]
+
+    assert [rank["exit_code"] for rank in stopped] == [75, 75]
+    last = HALF + 1
+    assert f"StoppedError: stopped by SIGUSR1 after step {last} of" in stopped[0]["error"]
+    assert stopped[1]["error"].startswith("FollowingError: another process")
+    assert f"going on after step {last}" in again[0]["shown"]
+    assert stored(tmp_path / "stopped", STEPS) == stored(tmp_path / "ep", STEPS)
+    assert lines(tmp_path / "stopped") == lines(tmp_path / "ep")
+
+    resume = f"resume={tmp_path}/ep/checkpoints/step_{STEPS}"
+    alone = work(**job(tiny_text, tmp_path, "one", resume, name="alone", load=True))
+    assert alone["hash"] == stored(tmp_path / "ep", STEPS)
+    assert any("exp_avg_sq" in name and "experts" in name for name in alone["hash"])
 
 
 @pytest.mark.slow
 def test_every_layout_trains_as_one_process_and_goes_on_in_any_other(
     one: Path, tiny_text: Path, tmp_path: Path
 ) -> None:
-    def resumed(layout: str, source: str, step: int, **options: Any) -> dict[str, Any]:
+    def resumed(layout: str, source: str, *more: str, **options: Any) -> dict[str, Any]:
         run = one if source == "one" else tmp_path / source
-        resume = f"resume={run}/checkpoints/step_{step}"
-        name = f"{layout}-from-{source}-{step}"
-        return job(tiny_text, tmp_path, layout, resume, name=name, **options)
+        resume, name = f"resume={run}/checkpoints/step_{HALF}", f"{layout}-from-{source}"
+        return job(tiny_text, tmp_path, layout, resume, *more, name=name, **options)
 
     runs = [job(tiny_text, tmp_path, layout) for layout in PAIRS]
-    loads = [resumed(to, source, HALF, load=True) for to in PAIRS for source in LAYOUTS]
-    again = [resumed(layout, layout, HALF) for layout in PAIRS]
+    moves = [(to, source) for to in PAIRS[:3] for source in LAYOUTS] + [(PAIRS[3], PAIRS[3])]
+    loads = [resumed(to, source, load=True) for to, source in moves]
+    again = [resumed(layout, layout) for layout in PAIRS]
+    dropout = "model.dropout=0.1"  # what a process draws depends on its rank
+    again += [
+        job(tiny_text, tmp_path, "fsdp", dropout, name="dropout"),
+        resumed("fsdp", "dropout", dropout),
+    ]
     found = in_pair(tmp_path / "pair", [*runs, *loads, *again])
     for layout, both in zip(PAIRS, found, strict=False):
         equals_one_process(one, tmp_path / layout, both)
     hashes = {s: stored(one if s == "one" else tmp_path / s, HALF) for s in LAYOUTS}
-    pairs = [(to, source) for to in PAIRS for source in LAYOUTS]
-    for (to, source), both in zip(pairs, found[len(runs) :], strict=False):
+    for (to, source), both in zip(moves, found[len(runs) :], strict=False):
         for rank in both:
             assert rank.get("hash") == hashes[source], (to, source, rank)
     for source in PAIRS:
-        alone = work(**resumed("one", source, HALF, load=True))
+        alone = work(**resumed("one", source, load=True))
         assert alone["hash"] == hashes[source], source
-    for layout, both in zip(PAIRS, found[len(runs) + len(loads) :], strict=True):
-        assert all("metrics" in rank for rank in both), both
-        run, whole = tmp_path / f"{layout}-from-{layout}-{HALF}", tmp_path / layout
-        assert stored(run, STEPS) == stored(whole, STEPS), layout
-        assert lines(run) == lines(whole), layout
-        assert (run / "model.safetensors").read_bytes() == (
-            whole / "model.safetensors"
-        ).read_bytes()
+    assert all("metrics" in rank for both in found[-len(again) :] for rank in both)
+    for layout, source in (*zip(PAIRS, PAIRS, strict=True), ("fsdp", "dropout")):
+        run, whole = tmp_path / f"{layout}-from-{source}", tmp_path / source
+        assert stored(run, STEPS) == stored(whole, STEPS), source
+        assert lines(run) == lines(whole), source
+        weights = [(path / "model.safetensors").read_bytes() for path in (run, whole)]
+        assert weights[0] == weights[1]
+    assert stored(tmp_path / "dropout", STEPS) != stored(tmp_path / "fsdp", STEPS)
+
+
+@pytest.mark.slow
+def test_a_job_of_a_sweep_in_two_processes_is_one_job(
+    one: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    here = job(tiny_text, tmp_path, "ep", name=".", swept=True)
+    found = in_pair(tmp_path / "pair", [here, here])
+    score = read_result(one)["metrics"]["val_bpb"]
+    for both in found:
+        assert [rank["score"] for rank in both] == [pytest.approx(score, abs=1e-5)] * 2
+    (run,) = (tmp_path / "multirun").iterdir()
+    assert (run / "log.txt").read_text().count("done in ") == 1
+    assert read_result(run)["parallel"]["processes"] == 2
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_in_a_save_beside_training_costs_that_save_alone(
+    one: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    beside = "training.checkpoint_async=true"
+    folder = tmp_path / "pair"
+    folder.mkdir()
+    told = [1, "writing", 2, signal.SIGKILL]
+    jobs = [job(tiny_text, tmp_path, "ep", beside, "training.max_steps=50", told=told)]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    first, second = launch(RUNNER, [str(folder / "jobs.json")], world=2, limit=200)
+    assert second.code == -signal.SIGKILL
+    assert first.seconds - second.seconds < 30  # it sees a closed connection, not the timeout
+    (main,) = json.loads((folder / "0.json").read_text())
+    assert main["exit_code"] in (1, 4), main  # the step or the save sees it first
+    found, wrong = CheckpointStore(tmp_path / "ep" / "checkpoints").newest()
+    assert found is not None
+    assert (found.step, wrong) == (HALF, [])
+    assert read_result(tmp_path / "ep")["status"] == "failed"
+    again = work(**job(tiny_text, tmp_path, "one", "resume=auto", name="ep"))
+    assert f"going on after step {HALF}" in again["shown"]
+    want = read_result(one)["metrics"]["val_loss"]
+    assert again["metrics"]["val_loss"] == pytest.approx(want, abs=1e-5)

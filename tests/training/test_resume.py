@@ -149,7 +149,14 @@ def test_the_runs_of_these_tests_see_several_epochs_and_move_what_they_should(
 
 
 @pytest.mark.parametrize(
-    ("model", "step"), [("moe", 1), ("moe", 3), ("moe", STEPS), ("dense", 4), ("dense", 6)]
+    ("model", "step"),
+    [
+        pytest.param("moe", 1, marks=pytest.mark.slow),
+        ("moe", 3),  # between epochs, right before a validation
+        pytest.param("moe", STEPS, marks=pytest.mark.slow),
+        ("dense", 4),
+        pytest.param("dense", 6, marks=pytest.mark.slow),
+    ],
 )
 def test_going_on_from_any_step_ends_as_if_never_interrupted(
     request: pytest.FixtureRequest, model: str, step: int, tmp_path: Path
@@ -177,7 +184,7 @@ def test_a_named_checkpoint_goes_on_in_a_new_directory(moe: Whole, tmp_path: Pat
     assert {p: p.read_bytes() for p in moe.path.rglob("*") if p.is_file()} == before
 
 
-@pytest.mark.parametrize(("call", "step"), [(10, 4), (27, 9)])
+@pytest.mark.parametrize(("call", "step"), [(10, 4), pytest.param(27, 9, marks=pytest.mark.slow)])
 def test_a_signal_between_accumulation_steps_finishes_the_step_and_loses_nothing(
     moe: Whole,
     tmp_path: Path,

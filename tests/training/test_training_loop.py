@@ -110,6 +110,7 @@ def test_the_same_seed_gives_bit_identical_losses_and_another_seed_does_not(
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
+@pytest.mark.slow
 def test_validation_and_sampling_change_nothing(tiny: list[str], tmp_path: Path) -> None:
     train(compose(tiny), run_dir=tmp_path / "a", console=quiet())
     rare = [*tiny, "training.eval_every=100", "training.sample_tokens=0"]
@@ -117,7 +118,7 @@ def test_validation_and_sampling_change_nothing(tiny: list[str], tmp_path: Path)
     assert losses(tmp_path / "a") == losses(tmp_path / "b")
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4, 9])
+@pytest.mark.parametrize("parts", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tiny: list[str], parts: int) -> None:
     whole = make_run(tiny)
     split = make_run([*tiny, f"training.gradient_accumulation_steps={parts}"])  # 3: 2 + 1 + 1 rows
@@ -225,7 +226,9 @@ def test_a_compiled_run_saves_plain_names(tiny: list[str], tmp_path: Path) -> No
     load_run(tmp_path / "fast")
 
 
-@pytest.mark.parametrize("ffn", ["naive", "gated", "swiglu"])
+@pytest.mark.parametrize(
+    "ffn", ["gated", *(pytest.param(n, marks=pytest.mark.slow) for n in ("naive", "swiglu"))]
+)
 def test_a_run_directory_rebuilds_its_model(ffn: str, tiny: list[str], tmp_path: Path) -> None:
     config = compose([f"ffn={ffn}", *tiny, "activation=gelu", "model.qk_norm=true"])
     out = tmp_path / "run"

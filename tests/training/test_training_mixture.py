@@ -74,7 +74,7 @@ def test_the_loss_has_the_balance_terms_written_out_by_hand(moe: list[str], tmp_
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_accumulation_keeps_counts_and_bias_updates(
     moe: list[str], parts: int, tmp_path: Path
 ) -> None:
@@ -156,6 +156,7 @@ def test_a_dense_model_loads_no_moe_code(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_sweep_over_routers_and_experts_trains(
     moe: list[str],
     tmp_path: Path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from mlpkit.configs.run import TrainingConfig
 from mlpkit.data import build_tokenizer
 from mlpkit.describe import describe
 from mlpkit.training.evaluation import Validation, evaluate
+from mlpkit.training.hardware import cores, hardware
 from mlpkit.training.measures import failure, peak_memory_bytes, start_peak
 from mlpkit.training.optimizer import learning_rate, parameter_groups
 from mlpkit.training.preamble import git_state, provenance
@@ -106,6 +108,20 @@ def test_precision_follows_what_is_asked(name: str) -> None:
         out = nn.Linear(2, 2)(torch.ones(1, 2))
     assert out.dtype == chosen.dtype == (torch.bfloat16 if name == "bf16" else torch.float32)
     assert name in str(chosen)
+
+
+def test_hardware_is_processor_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = hardware(torch.device("cpu"))
+    assert f", {cores()} core" in said
+    if Path("/proc/meminfo").exists():
+        (total,) = re.findall(r"MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text())
+        # the page count of the system's call is the same memory
+        assert said.endswith(f", {int(total) / 2**20:.1f} GiB")
+    if hasattr(os, "sched_getaffinity"):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+        assert ", 1 core, " in hardware(torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    assert hardware(torch.device("cuda")).endswith("GiB, Some GPU")
 
 
 def test_auto_precision_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

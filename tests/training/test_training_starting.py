@@ -115,6 +115,28 @@ def test_the_command_line_goes_on_from_an_upcycled_run(
     assert "moe[4×gated[gelu], top 2]" in capsys.readouterr().out
 
 
+def test_a_run_goes_on_when_what_it_started_from_is_gone(
+    source, further, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(source, "gone")
+    rest = [o for o in further if not o.startswith(("init_from", "training.max_steps"))]
+    command = ["train", "init_from=gone", *rest, "training.checkpoint_every=2", "run_dir=run"]
+    assert main([*command, "training.max_steps=4"]) == 0
+    before = json.loads(Path("run/result.json").read_text())["init_from"]
+    shutil.rmtree("gone")
+    assert main([*command, "training.max_steps=6", "resume=auto"]) == 0
+    assert "going on after step 4" in capsys.readouterr().out
+    result = json.loads(Path("run/result.json").read_text())
+    assert (result["status"], result["step"], result["init_from"]) == ("ok", 6, before)
+    assert before["sha256"] == initial_weights(str(source))
+    further = ["resume=run/checkpoints/step_4", "training.max_steps=6", "run_dir=other"]
+    named = [o for o in command if not o.startswith("run_dir")]
+    assert main([*named, *further]) == 0
+    assert json.loads(Path("other/result.json").read_text())["init_from"] == before
+    assert main([*[o for o in named if "resume" not in o], "run_dir=new"]) == 2
+
+
 def test_weights_of_another_model_are_refused_by_tensor(further, tmp_path):
     for override, message in (
         ("ffn.intermediate_size=32", r"gate_proj.weight \(24, 16\) for \(32, 16\)"),
