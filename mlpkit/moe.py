@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from mlpkit.experts import ExpertGroups, Experts
+from mlpkit.experts.rows import Places, gathered_sum, places, to_rows
 from mlpkit.ffns import FeedForward
 from mlpkit.routers import Router
 from mlpkit.routing import Routing
@@ -30,17 +30,16 @@ class Dispatch(NamedTuple):
 
     Args:
         counts: (E,) int64, rows of each expert.
-        order: (N,) int64, the triple of each row.
         token: (N,) int64, the token of each row.
-        weight: (N,), what each row's output is multiplied by; None: it was done on the input.
-        num_experts_per_tok: K where the triples are token-major, K of each token; else None.
+        weight: What a row's output is multiplied by: (T, K) with places, else (N,); None: it was
+            done on the input.
+        places: Where each token's K rows are; None where tokens have different numbers of rows.
     """
 
     counts: Tensor
-    order: Tensor
     token: Tensor
     weight: Tensor | None
-    num_experts_per_tok: int | None
+    places: Places | None
 
 
 @final
@@ -146,15 +145,20 @@ class MoE(FeedForward):
             keep = within_capacity(routing, num_experts, capacity, self.drop_policy)
             routing = _drop(routing, keep, num_experts)
         order = routing.expert.argsort(stable=True)
-        token, weight = routing.token[order], routing.weight[order]
+        token, k = routing.token.index_select(0, order), routing.num_experts_per_tok
         counts = _count(routing.expert, num_experts)
         if self.latent_down_proj is not None:
             tokens = self.latent_down_proj(tokens)
-        rows = tokens.index_select(0, token)  # (N, H)
+        k = None if len(tokens) == 1 else k  # all rows are the one token's: nothing to place
+        where = None if k is None else places(order, token, k)
+        rows = tokens.index_select(0, token) if where is None else to_rows(tokens, where)  # (N, H)
         if self.router.apply_on == "input":
+            weight = routing.weight.index_select(0, order)
             rows = (rows * weight.unsqueeze(1)).to(rows.dtype)
-        after = weight if self.router.apply_on == "output" else None
-        return rows, Dispatch(counts, order, token, after, routing.num_experts_per_tok)
+            return rows, Dispatch(counts, token, None, where)
+        if k is None:
+            return rows, Dispatch(counts, token, routing.weight.index_select(0, order), None)
+        return rows, Dispatch(counts, token, routing.weight.view(-1, k), where)
 
     def combine(self, rows: Tensor, dispatch: Dispatch, tokens: Tensor) -> Tensor:
         """Adds each token's weighted rows.
@@ -167,24 +171,15 @@ class MoE(FeedForward):
         Returns:
             (T, H); zeros for a token that no expert has.
         """
-        weight, k = dispatch.weight, dispatch.num_experts_per_tok
-        if k is None:
+        weight = dispatch.weight
+        if dispatch.places is None:
             rows = rows if weight is None else rows * weight.unsqueeze(1)
             zeros = rows.new_zeros(tokens.shape[0], rows.shape[1])
             routed = zeros.index_add(0, dispatch.token, rows)
         else:
-            # Each row is read once, so that the sum has one order also on a GPU, where an
-            # index_add has not.
-            back = torch.empty_like(dispatch.order)
-            back[dispatch.order] = torch.arange(len(back), device=back.device)
-            rows = rearrange(rows.index_select(0, back), "(t k) h -> t k h", k=k)
-            if weight is None:
-                routed = rows.sum(1)
-            else:
-                # One product sums bfloat16 rows in float32 and rounds once; multiplying in
-                # float32 first took 2.5 times as long.
-                weight = rearrange(weight[back].to(rows.dtype), "(t k) -> t 1 k", k=k)
-                routed = torch.bmm(weight, rows).squeeze(1)
+            # Weights in the rows' dtype: multiplying in float32 took 2.5 times as long.
+            weight = None if weight is None else weight.to(rows.dtype)
+            routed = gathered_sum(rows, weight, dispatch.places)
         if self.latent_up_proj is not None:
             routed = self.latent_up_proj(routed.to(tokens.dtype))
         return routed

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from mlpkit.experts.backends import Backend, Loop, Padded, Tensors, host_sizes
 
-# What an expert's turn costs beyond its products, in multiply-adds of one row's forward, and what
-# padding costs at all. Fitted to milliseconds of forward + backward on CPU, one thread, SwiGLU,
-# random routing, minima of CPU time (torch 2.13); "normed" has an RMSNorm, so it is not grouped:
-#   E  H   I   rows  dtype     loop  grouped  padded  gather | normed: loop  padded
-#   8  128 192  256  float32    4.6      4.9     5.5     261 |          8.2     6.5
-#   8  128 192 2048  float32   16.9     13.7    17.8       - |         18.1    17.6
-#  64  128  64    8  float32    7.3      6.0     6.1     3.9 |          5.1     5.0
-#  64  128  64  256  float32   20.6     10.1     7.6      61 |         23.4     5.9
-#  64  128  64 2048  float32   31.7     13.8    12.2     986 |         25.1    12.6
-#  64  128  64  256  bfloat16  27.7     17.7     7.7      47
-#  64  128  64 2048  bfloat16  29.6     21.5    12.2     453
-#  32  128 192 2048  float32   32.1     22.9    24.0
-#  32  128 192 2048  bfloat16  28.5     24.0    21.5
-#  64  256 128 2048  float32   45.9     29.1    46.3
-#  64  256 128 2048  bfloat16  62.9     51.0    63.8
-#  64  512 176 2048  float32  111.1     92.8   114.7
-#  64  512 176 2048  bfloat16  99.4     64.0   106.1
-#   8  512 704    8  float32   24.4     20.4    35.0     100
-# gather wins by a hair for a few rows and loses by tens elsewhere, so it is taken only by name.
-TURN = {
-    ("loop", torch.float32): 2.4e6,
-    ("loop", torch.bfloat16): 2.4e6,
-    ("grouped", torch.float32): 1.0e6,
-    ("grouped", torch.bfloat16): 2.0e6,
+
+class Price(NamedTuple):
+    """What decides between experts in turn and side by side, in multiply-adds of a row's forward.
+
+    Args:
+        turn: What an expert's turn costs beyond its products.
+        padding: What padding costs at all.
+    """
+
+    turn: float
+    padding: float
+
+
+# Fitted by ``mlpkit bench backends``: the prices that lose the least time over 60 cases in each
+# dtype (five sizes, 1 to 2,048 tokens, forward and forward + backward; CPU time of one thread,
+# torch 2.13, AVX512-bf16 and AMX). Milliseconds of some, forward + backward, SwiGLU:
+#   E  H   I    tokens  K  float32: in turn  side by side | bfloat16: in turn  side by side
+#   64 128  64      32  8               7.3           5.4 |              22.4           5.1
+#   64 128  64    2048  8              37.8          50.2 |              42.2          28.1
+#   64 512 256      32  8              77.7          82.2 |              51.0          33.2
+#   64 512 256    2048  8             482.2         667.4 |             190.1         160.4
+#    8 512 1408   2048  2             498.3         562.7 |             172.5         157.0
+# They always lose 3 % of time at most on average to the faster way, always in turn 49 % and
+# always side by side 20 % (bfloat16, geometric means). A bfloat16 product costs 30 µs to start.
+PRICES = {
+    ("grouped", torch.float32): Price(5.6e5, 5e6),
+    ("grouped", torch.bfloat16): Price(1e7, 2e7),
+    ("loop", torch.float32): Price(2.4e6, 1e7),
+    ("loop", torch.bfloat16): Price(2.4e6, 1e7),
 }
-PADDING = 1.0e7
-WIDEST = 75_000  # wider experts' products hide a turn's cost: see 64 × (256, 128)
+IDLE = 10  # rows that reading the weights of an expert without rows costs
+WIDEST = 75_000  # a wider expert, run by vmap, gains nothing: its products hide a turn's cost
 
 
 @final
@@ -65,7 +70,7 @@ class Auto(Backend):
         if self.padded is not None and rows.device.type == "cpu":
             sizes = host_sizes(counts)
             if sizes is not None and not torch.compiler.is_compiling():
-                way = self.pick(sizes, row_cost(tensors), rows.dtype)
+                way = self.pick(sizes, row_cost(tensors), _computed_in(rows))
         return way(tensors, rows, counts)
 
     def pick(self, sizes: Sequence[int], cost: int, dtype: torch.dtype) -> Backend:
@@ -76,13 +81,14 @@ class Auto(Backend):
             cost: Multiply-adds of one row's forward.
             dtype: Of the rows; one that was not measured is taken as float32.
         """
-        if self.padded is None or cost > WIDEST:
+        if self.padded is None:
             return self.in_turn
         name = self.in_turn.name
-        turn = TURN.get((name, dtype), TURN[name, torch.float32])
-        spare = len(sizes) * max(sizes) - sum(sizes)
-        in_turn = turn * sum(size > 0 for size in sizes)
-        return self.padded if PADDING + spare * cost < in_turn else self.in_turn
+        price = PRICES.get((name, dtype), PRICES[name, torch.float32])
+        active = sum(size > 0 for size in sizes)
+        spare = len(sizes) * max(sizes) - sum(sizes) + IDLE * (len(sizes) - active)
+        worth = price.padding + spare * cost < price.turn * active
+        return self.padded if worth else self.in_turn
 
     def train(self, mode: bool) -> None:
         """Switches the code of every way between training and evaluation."""
@@ -92,6 +98,13 @@ class Auto(Backend):
                 way.train(mode)
 
 
+def _computed_in(rows: Tensor) -> torch.dtype:
+    """The dtype of the products, which autocast may lower."""
+    device = rows.device.type
+    lowered = torch.is_autocast_enabled(device) and rows.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if lowered else rows.dtype
+
+
 def row_cost(tensors: Tensors) -> int:
     """Multiply-adds of one row's forward: one for each weight of an expert's matrices."""
-    return sum(t[0].numel() for t in tensors.values() if t.ndim > 2)
+    return sum(t.shape[1:].numel() for t in tensors.values() if t.ndim > 2)

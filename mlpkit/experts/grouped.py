@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mlpkit.experts.backends import Backend, Tensors, UnfitExpertError, call, expert_of_rows
 from mlpkit.experts.copies import HOOKS
-from mlpkit.experts.operators import grouped_mm
+from mlpkit.experts.operators import multiply
 
 
 class GroupedLinear(nn.Module):
@@ -34,14 +34,14 @@ class GroupedLinear(nn.Module):
         """Maps (N, in) to (N, out) by (E, out, in); counts come in as a buffer's value."""
         if x.ndim != 2:
             raise UnfitExpertError(f"a linear got {x.ndim} axes; grouped rows have 2")
-        out: Tensor = grouped_mm(*_autocast(x, self.weight.transpose(1, 2)), self.counts)
+        rows, weight = _autocast(x, self.weight.transpose(1, 2))
+        out = multiply(rows, weight, self.counts)
         if self.bias is None:
             return out
         # As a product with a column of ones the bias needs no operator of its own, and its
         # gradient is summed in a fixed order; an index_add would use atomics on a GPU.
         ones, bias = _autocast(x.new_ones(x.shape[0], 1), self.bias.unsqueeze(1))
-        shift: Tensor = grouped_mm(ones, bias, self.counts)
-        return out + shift
+        return out + multiply(ones, bias, self.counts)
 
 
 def _autocast(*tensors: Tensor) -> Iterator[Tensor]:
@@ -83,13 +83,14 @@ class Grouped(Backend):
     def __call__(self, tensors: Tensors, rows: Tensor, counts: Tensor) -> Tensor:
         """Runs the experts' linears group by group; see Backend."""
         out = call(self.template, {**tensors, **dict.fromkeys(self._counts, counts)}, rows)
-        if not torch.compiler.is_compiling():
-            return out if _covers(counts, rows) else _zero_rest(out, counts)
-        return _zero_rest(out, counts)
+        # On a GPU the answer would have to be waited for, and in a graph it cannot be asked.
+        known = counts.is_cpu and not torch.compiler.is_compiling()
+        return out if known and _covers(counts, rows) else _zero_rest(out, counts)
 
 
 def _covers(counts: Tensor, rows: Tensor) -> bool:
-    return int(counts.sum()) == rows.shape[0]
+    sizes: list[int] = counts.tolist()  # one transfer; a sum would be two operators more
+    return sum(sizes) == rows.shape[0]
 
 
 def _zero_rest(rows: Tensor, counts: Tensor) -> Tensor:

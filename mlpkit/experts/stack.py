@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from mlpkit.experts.auto import WIDEST, Auto, row_cost
-from mlpkit.experts.backends import Backend, Gather, Loop, Padded
+from mlpkit.experts.backends import Backend, Gather, Loop, Padded, Tensors
 from mlpkit.experts.copies import check_copies
 from mlpkit.experts.grouped import Grouped
 from mlpkit.experts.stacking import StackedTensors, hollow, stack_into, view_of
 from mlpkit.experts.witness import verify
 from mlpkit.registry import suggestion
 
+Run = Callable[[Tensors, Tensor, Tensor], Tensor]
+Exchange = Callable[[Run, Tensors, Tensor, Tensor], Tensor]
 BUILTIN: dict[str, type[Backend]] = {b.name: b for b in (Auto, Loop, Grouped, Padded, Gather)}
 
 
@@ -57,6 +59,8 @@ class Experts(StackedTensors):
         self._template = (hollow(modules[0]),)
         self.backend_reason = ""
         self._backend: Backend = Loop(self._template[0])
+        # How rows reach the process that holds their expert; mlpkit.parallel puts another in.
+        self.exchange: Exchange = stay
         self._names = stack_into(self, modules)
         self._settle(kind)
         self.train(modules[0].training)
@@ -71,7 +75,10 @@ class Experts(StackedTensors):
         Returns:
             (N, H); zeros for the rows past the last expert's.
         """
-        tensors = self.tensors()
+        return self.exchange(self._run, self.tensors(), rows, counts)
+
+    def _run(self, tensors: Tensors, rows: Tensor, counts: Tensor) -> Tensor:
+        """Runs experts that are all here, with these tensors; otherwise as forward."""
         if rows.shape[0] == 0:
             return _idle(tensors, rows)
         return self._backend(tensors, rows, counts)
@@ -147,13 +154,7 @@ class Experts(StackedTensors):
         elif kind is not Auto:
             self._backend = kind(template)
         if kind is Auto:
-            narrow = row_cost(tensors) <= WIDEST  # also spares a witness of wide matrices
-            padded = narrow and not verify(Padded, template, tensors)
-            self._backend = Auto(
-                template,
-                Loop(template) if reason else Grouped(template),
-                Padded(template) if padded else None,
-            )
+            self._backend = _auto(template, tensors, groupable=not reason)
 
 
 def _kind(backend: str | type[Backend]) -> type[Backend]:
@@ -167,7 +168,20 @@ def _kind(backend: str | type[Backend]) -> type[Backend]:
     return BUILTIN[backend]
 
 
-def _idle(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:
+def _auto(template: nn.Module, tensors: Tensors, *, groupable: bool) -> Auto:
+    if groupable:
+        return Auto(template, Grouped(template), Padded(template, Grouped(template)))
+    narrow = row_cost(tensors) <= WIDEST  # also spares a witness of wide matrices
+    fits = narrow and not verify(Padded, template, tensors)
+    return Auto(template, Loop(template), Padded(template) if fits else None)
+
+
+def stay(run: Run, tensors: Tensors, rows: Tensor, counts: Tensor) -> Tensor:
+    """The exchange of one process: every expert is here."""
+    return run(tensors, rows, counts)
+
+
+def _idle(tensors: Tensors, rows: Tensor) -> Tensor:
     """No rows, and a gradient of zero for every parameter and the rows."""
     zero = rows.new_zeros(())
     for tensor in tensors.values():

@@ -138,7 +138,6 @@ class TopKRouter(Router):
             return x
         return x * torch.empty_like(x).uniform_(1 - self.jitter, 1 + self.jitter)
 
-    @torch.no_grad()
     def choose(self, logits: Tensor, scores: Tensor) -> Tensor:
         """The K experts of each token, best first.
 
@@ -149,7 +148,7 @@ class TopKRouter(Router):
         Returns:
             (T, K) int64.
         """
-        choice = logits if self.choose_by == "logits" else scores
+        choice = (logits if self.choose_by == "logits" else scores).detach()
         if self.e_score_correction_bias is not None:
             choice = choice + self.e_score_correction_bias
         return first_largest(self.groups(choice), self.num_experts_per_tok)
@@ -167,10 +166,11 @@ class TopKRouter(Router):
         weight = scores.gather(-1, expert)  # (T, K)
         if self.norm_topk_prob:
             norm = torch.linalg.vector_norm(weight, self.norm_p, dim=-1, keepdim=True)
-            norm = (norm + self.norm_eps).clamp(min=self.norm_min)
+            if self.norm_eps or self.norm_min:
+                norm = (norm + self.norm_eps).clamp(min=self.norm_min)
             # A ReLU-like score may give a token nothing at all: it then weighs 0, not NaN.
             weight = weight / norm.masked_fill(norm == 0, 1.0)
-        return weight * self.routed_scaling_factor
+        return weight if self.routed_scaling_factor == 1 else weight * self.routed_scaling_factor
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Moves the module; its selection bias stays float32.

@@ -1,0 +1,1 @@
+"""Side-by-side speed against peers: ratios inside one run, on this machine."""
