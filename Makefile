@@ -10,7 +10,7 @@ train: $(VENV)/.train  ## train the default model on real text; ARGS="ffn=gated 
 	$(BIN)/mlpkit train $(ARGS)
 
 test: $(VENV)/.test lint  ## every check of the default tier
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)  # a process per core, a thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)  # a process per core, a thread each
 
 lint: $(VENV)/.test  ## style and types
 	$(BIN)/ruff check .
@@ -18,10 +18,11 @@ lint: $(VENV)/.test  ## style and types
 	$(BIN)/mypy
 
 bench: $(VENV)/.test  ## side-by-side speed
-	$(BIN)/python benchmarks/ffn.py $(ARGS)
+	$(BIN)/mlpkit bench $(ARGS)
 
-docs: $(VENV)/.test  ## what the documentation promises, run
-	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+docs: $(VENV)/.test  ## the documentation as a site in site/, in both languages; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f mkdocs.zh.yml
 
 clean:  ## removes the environment and caches, never a run
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

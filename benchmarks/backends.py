@@ -86,7 +86,7 @@ def measured(
     template, tensors = experts._template[0], experts.tensors()
     ways: dict[str, Backend] = {
         IN_TURN: Grouped(template),
-        SIDE_BY_SIDE: Padded(template, Grouped(template)),
+        SIDE_BY_SIDE: Padded(template, grouped=Grouped(template)),
     }
     chosen = [torch.randperm(shape.experts)[: shape.per_token] for _ in range(tokens)]
     counts = torch.bincount(torch.cat(chosen), minlength=shape.experts).to(device())

@@ -14,11 +14,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+READMES = ("README.md", "README.zh-CN.md")
+DOCS = tuple(sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
+PAGES = (*READMES, "CONTRIBUTING.md", *DOCS)
+# original and Chinese translation
+PAIRS = (
+    READMES,
+    *((n.replace(".zh.md", ".md"), n) for n in DOCS if n.endswith(".zh.md")),
+)
+ORIGINALS = tuple(name for name in DOCS if not name.endswith(".zh.md"))
 # Set-up and the whole suite: the checks of this repository run them, not this file.
 NOT_RUN = ("make ", "pip ", "python3 -m venv", ". .venv", "pytest", "ruff ", "mypy", "pre-commit")
 TINY = "training.max_steps=2 training.eval_tokens=2000 training.sample_tokens=8"
-TINY += " training.batch_size=2 training.sequence_length=32 model.hidden_size=32"
-TINY_DATA = "data.val_fraction=0.0005"  # the last validation reads all of it
+TINY += " training.batch_size=8 training.sequence_length=64 model.hidden_size=32"
+TINY_DATA = "data.val_fraction=0.008"  # whole files, 50,000 bytes: the last validation reads all
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SETTING = re.compile(r"[A-Z_]+=")
 TRAINING = re.compile(r"\bmlpkit( -p \S+)* train\b")

@@ -198,7 +198,7 @@ def test_padding_for_the_grouped_products_equals_the_loop(load, dtype):
     template, tensors, counts = experts._template[0], experts.tensors(), torch.tensor(load)
     rows = values(sum(load) + 1, H, dtype=dtype)
     gradients = []
-    for way in (Loop(template), Padded(template, Grouped(template))):
+    for way in (Loop(template), Padded(template, grouped=Grouped(template))):
         leaf = rows.clone().requires_grad_()
         experts.zero_grad()
         out = way(tensors, leaf, counts)
@@ -228,3 +228,26 @@ def test_a_template_has_its_own_tensors_again_also_after_an_error():
     after = dict(template.named_parameters())
     assert all(after[name] is before[name] for name in before)
     assert experts(torch.randn(3, H), torch.tensor([1, 2])).shape == (3, H)
+
+
+def test_auto_goes_by_the_dtype_that_autocast_computes_in(monkeypatch):
+    ffns = [
+        GatedFFN(hidden_size=128, intermediate_size=64, activation=torch.nn.SiLU())
+        for _ in range(64)
+    ]
+    experts = Experts(ffns)
+    assert experts.pick([40] * 63 + [80], torch.float32) == "grouped"
+    assert experts.pick([40] * 63 + [80], torch.bfloat16) == "padded"
+    counts = torch.tensor([40] * 63 + [80])
+    rows = torch.randn(int(counts.sum()), 128)
+    taken = []
+    for way in (Grouped, Padded):
+        run = way.__call__
+        monkeypatch.setattr(
+            way, "__call__", lambda self, *a, run=run: (taken.append(self.name), run(self, *a))[1]
+        )
+    with torch.no_grad():
+        experts(rows, counts)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            experts(rows, counts)
+    assert taken == ["grouped", "padded", "grouped"]  # side by side runs the grouped products

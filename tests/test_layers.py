@@ -48,6 +48,11 @@ WITHOUT_TORCH = [
     "cli.new_plugin",
     "cli.doctor",
     "cli.describe",
+    "cli.report",
+    "cli.import_",
+    "cli.export",
+    "cli.upcycle",
+    "cli.bench",
 ]
 
 

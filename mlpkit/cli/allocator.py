@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
     """Raises the thresholds at which glibc gives memory back to the system.
 
     A training step frees what it allocated, glibc gives blocks of some MB back, and the next step
-    waits for the system to hand out zeroed pages again: 28,000 page faults and 14 % of the CPU time
+    waits for the system to hand out zeroed pages again: 28,000 page faults and 9 % of the CPU time
     of a forward and backward of 64 experts (2,048 tokens, H 512, float32), for 10 % more memory
     at the peak. Small models do not notice.
 

@@ -161,7 +161,7 @@ class Padded(_Mapped):
 
     name = "padded"
 
-    def __init__(self, template: nn.Module, grouped: Backend | None = None) -> None:
+    def __init__(self, template: nn.Module, *, grouped: Backend | None = None) -> None:
         super().__init__(template)
         self.grouped = grouped
 

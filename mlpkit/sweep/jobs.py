@@ -82,12 +82,18 @@ def parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Override]]:
             loader = GlobalHydra.instance().config_loader()  # glob() needs to list groups
             parser = OverridesParser.create(config_loader=loader)
             given = parser.parse_overrides([quote_null(o) for o in overrides])
-            single = [str(o.input_line) for o in given if not o.is_sweep_override()]
-            hydra = hydra_compose("config", overrides=single, return_hydra_config=True).hydra
-            axes = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
-            return parser.parse_overrides(axes), given
+            return parser.parse_overrides(_own_axes(given)), given
     except HydraException as error:
         raise ConfigError(f"{' '.join(overrides)}: {first_line(error)}") from error
+
+
+def _own_axes(given: Sequence[Override]) -> list[str]:
+    single = [str(o.input_line) for o in given if not o.is_sweep_override()]
+    try:
+        hydra = hydra_compose("config", overrides=single, return_hydra_config=True).hydra
+    except HydraException:  # what is wrong is told when its job is composed
+        return []
+    return [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
 
 
 def require_values(overrides: Sequence[str]) -> None:
