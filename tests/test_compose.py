@@ -52,6 +52,7 @@ def test_the_default_is_a_single_dense_swiglu_and_nothing_of_moe():
         "dropout": 0.0,
     }
     assert config["activation"] is None
+    assert config.pop("parallel")["expert"] == 1  # asks nothing of the model
     text = OmegaConf.to_yaml(OmegaConf.create(config))
     assert not re.search(r"moe|router|expert|balance|_target_", text)
 
@@ -75,7 +76,7 @@ WRONG = {
     "model.hidden_size=abc": r"model.hidden_size: Value 'abc'.*Integer",
     "model.hidden_size=129": r"model.hidden_size 129 .*use model.hidden_size 128 or 136",
     "model.hidden_size=0": r"model.hidden_size is 0; it must be at least 1",
-    "model.hidden_size=null": r"model.hidden_size.*not Optional",
+    "model.hidden_size=null": r"model.hidden_size cannot be null; give it a value",
     "model.num_key_value_heads=3": r"num_key_value_heads 3; .*fit: 1, 2, 4",
     "ffn.intermediate_size=-5": r"ffn.intermediate_size is -5; .* null for 8/3",
     "ffn.intermediate_size=8/2": r"ffn.intermediate_size is '8/2'.*8/3, 4x, pi",
@@ -97,9 +98,9 @@ WRONG = {
     "activation={name: gelo}": r"activation: unknown activation 'gelo'; did you mean 'gelu'",
     "modle=tiny": r"unknown key 'modle'; did you mean 'model'\?",
     "model=tinny": r"unknown model 'tinny'; did you mean 'tiny'\?",
-    "model=5": r"model=5: .*must be a string",
-    "model=null": r"model=null: .*must be a string",
-    "training=slow": r"unknown training 'slow' \(there are: default, quick\)",
+    "model=5": r"model is 5; give a name \(minimind, nano, small, tiny\)",
+    "model=null": r"model is null; give a name \(minimind, nano, small, tiny\)",
+    "training=slow": r"unknown training 'slow' \(there are: default, lesson, quick\)",
     "training.max_steps=0": r"training.max_steps is 0; it must be at least 1 \(optimizer steps\)",
     "training.max_steps=???": r"training.max_steps has no value",
     "training.max_step=5": r"'training.max_step'; did you mean 'training.max_steps'",
@@ -117,7 +118,7 @@ WRONG = {
     "+x=1": r"unknown key 'x' \(the configuration has: seed, activation",
     "++x.y=1": r"unknown key 'x'",
     "~ffn": r"ffn is nothing; give the name of one of: .*gated, .*naive, .*swiglu",
-    "~data": r"data is nothing; give the name of one of: pystdlib, text",
+    "~data": r"data is nothing; give the name of one of: hf, jsonl, parquet, pystdlib, text",
     "~seed": r"seed has no value; set it: seed=VALUE",
     "~lint": r"lint has no value",
     "lint=${seed}": r"lint is 0; drop lint=, and change its keys one by one",
@@ -125,7 +126,7 @@ WRONG = {
     "~nothing": r"'nothing' does not exist",
     "ffn=null": r"ffn is nothing; give the name of one of",
     "ffn={name: gated}": r"ffn.name is 'gated'.*write ffn=gated",
-    "ffn=gated,naive": r"Ambiguous value",
+    "ffn=gated,naive": r"ffn=gated,naive: several values are several runs: add -m",
     "ffn/router=topk": r"the chosen ffn has no router to choose; .*drop ffn/router=",
     "ffn": r"ffn.*EQUAL",
     "=3": r"=3: ",

@@ -196,6 +196,6 @@ def test_a_sweep_over_patterns_trains_and_an_unknown_slot_is_refused(
     assert main([*line, *rest]) == 0
     assert "2 ok, 0 failed" in capsys.readouterr().out
     assert main([*line, *rest]) == 0  # the same two jobs
-    assert capsys.readouterr().out.count("done before") == 2
+    assert capsys.readouterr().out.count("done before, val_bpb") == 2
     assert main(["train", "ffn=moe", DENSE_FIRST]) == 2
     assert "names the slot 'dense'" in capsys.readouterr().err

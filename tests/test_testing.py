@@ -1,12 +1,17 @@
 """The conformance kit: what ships passes it, and it finds what is broken, by name."""
 
+import json
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
+import datasets
+import pyarrow
 import pytest
 import torch
+from pyarrow import parquet
 from torch import nn
 
 from mlpkit import plugins
@@ -40,6 +45,22 @@ from mlpkit.testing.ffn import dense_mixture
 from mlpkit.testing.subjects import close, title
 
 OPTIONS = {"text": {"path": str(Path(__file__).parents[1] / "docs")}}
+FOLDER = tempfile.TemporaryDirectory()  # of the sources that read files of a form
+ROWS = {"text": ["one document", "another one", "a third"]}
+
+
+def options_of(name):
+    """Options of the sources that need some, with what they read."""
+    path = Path(FOLDER.name) / name
+    if name == "jsonl":
+        path.write_text("\n".join(json.dumps({"text": text}) for text in ROWS["text"]))
+    elif name == "parquet":
+        parquet.write_table(pyarrow.table(ROWS), path)
+    elif name == "hf":
+        datasets.Dataset.from_dict(ROWS).save_to_disk(str(path))
+    else:
+        return OPTIONS.get(name, {})
+    return {"path": str(path)}
 
 
 def marks(case):
@@ -53,7 +74,7 @@ BUILTINS = [
     pytest.param(case, id=f"{noun}-{case}", marks=marks(case))
     for noun, registry in load().registries.by_noun().items()
     for name in registry.names()
-    for case in cases(noun, name, **OPTIONS.get(name, {}))
+    for case in cases(noun, name, **options_of(name))
 ]
 
 

@@ -105,7 +105,7 @@ def _explain_group(error: Exception, overrides: Sequence[str]) -> str:
     """The message for a group that is given a number, or null where there is nothing to drop."""
     for key, _, value in (override.partition("=") for override in overrides):
         files = sorted(path.stem for path in Path(conf_dir(), key).glob("*.yaml"))
-        if (files or key in GROUPS) and (value == "null" or not value[:1].isalpha()):
+        if key and (files or key in GROUPS) and (value == "null" or not value[:1].isalpha()):
             names = f" ({', '.join(files)})" if files and key not in GROUPS else ""
             return f"{key} is {value}; give a name{names}, or leave {key}= out"
     return f"{' '.join(overrides)}: {first_line(error)}"

@@ -56,7 +56,7 @@ def conduct(jobs: Sequence[Job], arguments: Sequence[str], launch: Launch, *, al
     write_lost(jobs)
     _tidy(jobs, plan)
     ended = summarise(jobs)
-    report(sweep, jobs[0].match["to"] if jobs[0].match else None)
+    report(sweep)
     return code or ended
 
 

@@ -102,12 +102,11 @@ def budget_note(parameters: list[int]) -> str:
     )
 
 
-def report(sweep: Path, baseline: str | None) -> None:
+def report(sweep: Path) -> None:
     """Writes the report beside a sweep's record; what goes wrong is said, and changes nothing.
 
     Args:
         sweep: Its sweep.json.
-        baseline: What the variants were matched to.
     """
     try:
         # pandas and matplotlib: an extra that training can do without
@@ -116,7 +115,7 @@ def report(sweep: Path, baseline: str | None) -> None:
         say(f"no report: {error}; pip install 'mlpkit[report]', then: mlpkit report {sweep}")
         return
     try:
-        say(f"report: {write_report([sweep], out=sweep.parent, baseline=baseline)}")
+        say(f"report: {write_report([sweep], out=sweep.parent)}")
     except Exception as error:  # the runs are there whatever the report makes of them
         text = f"{type(error).__name__}: {error}"
         say(f"no report: {text}; once that is solved: mlpkit report {sweep}", sys.stderr)

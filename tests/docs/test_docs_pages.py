@@ -7,7 +7,8 @@ import pytest
 from docs_reader import ORIGINALS, Reader, fences, prose
 
 # Their blocks train several models, or import transformers.
-SLOW = {f"docs/{name}.md" for name in ("surgery", "sweeps", "experts", "weights", "index")}
+LONG = ("surgery", "sweeps", "experts", "experiments", "weights", "index")
+SLOW = {f"docs/{name}.md" for name in LONG}
 SLOW |= {name for name in ORIGINALS if name.startswith("docs/tutorial/")}
 FOLLOWED = [
     pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])

@@ -27,6 +27,7 @@ from mlpkit.report.verdicts import STATEMENTS
 from mlpkit.report.words import LANGUAGES, WORDS, fill, numbers, word
 from mlpkit.report.words.sentences import SENTENCES, TERMS
 from mlpkit.report.writing import ReportError
+from mlpkit.sweep.summary import report
 
 HOSTILE = '<img src=x onerror="alert(1)">{{ 7*7 }}</script><script>alert(2)</script>\x00\x1b[31m'
 VOID = {"meta", "link", "input", "br", "img"}
@@ -358,6 +359,12 @@ def test_a_report_without_a_finished_run_says_so(tmp_path):
     assert "No run has finished yet." in page.rawdata_
     assert page.table("rows-1")[0]["seeds"]["text"] == "0/1"
     assert not page.all("section", id="curves")
+
+
+def test_a_sweep_matched_to_an_ffn_that_it_does_not_have_ends_in_a_report(tmp_path, capsys):
+    sweep = write_sweep(tmp_path, looks=(GATED, NAIVE), seeds=(0,), baseline="swiglu")
+    report(sweep)
+    assert capsys.readouterr().out == f"report: {sweep.parent / 'report.html'}\n"
 
 
 def test_one_run_makes_a_report(tmp_path):
