@@ -2,11 +2,14 @@
 
 import json
 import re
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 from chromium import find_chromium
 from synthetic import FAILING, MOE, NAIVE, SWIGLU, Look, write_sweep
 
+from mlpkit.cli import main
 from mlpkit.report.writing import write_report
 
 HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=2</script>{{ 7*7 }}'
@@ -230,3 +233,35 @@ def test_a_script_that_found_a_way_in_would_not_run(browser, folder, tmp_path):
 def test_without_a_browser_the_tests_are_skipped_and_not_passed(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert find_chromium() is None
+
+
+SMALL = [
+    *("data=text", f"data.path={Path(__file__).parents[2] / 'docs'}", "model.hidden_size=16"),
+    *("model.num_layers=1", "model.num_attention_heads=2", "model.num_key_value_heads=1"),
+    *("training.max_steps=4", "training.batch_size=4", "training.sequence_length=32"),
+    *("training.eval_every=2", "training.eval_tokens=512", "training.log_every=1"),
+    *("training.warmup_steps=1", "training.sample_tokens=8", "training.precision=float32"),
+]
+
+
+@pytest.mark.slow
+def test_the_report_of_a_real_experiment_shows_what_its_runs_wrote(browser, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "-m", "experiment=dense_to_moe", "seed=0,1,2", "training=quick"]
+    assert main([*line, *SMALL]) == 0
+    scores = {}
+    for file in tmp_path.glob("multirun/*/result.json"):
+        result = json.loads(file.read_text())
+        ffn = next(o for o in result["overrides"] if o.startswith("ffn=")).removeprefix("ffn=")
+        scores.setdefault(ffn, []).append(result["metrics"]["val_bpb"])
+    assert {len(found) for found in scores.values()} == {3}
+    (report,) = tmp_path.glob("multirun/sweeps/*/report.html")
+    browser.open(report)
+    names = browser.run("[...document.querySelectorAll('#rows-1 tbody th')].map(h => h.dataset.v)")
+    shown = dict(zip(names, map(float, browser.run(column("val_bpb"))), strict=True))
+    assert shown == pytest.approx({ffn: fmean(found) for ffn, found in scores.items()})
+    assert {"mixture", "published", "samples"} <= set(
+        browser.run("[...document.querySelectorAll('section')].map(s => s.id)")
+    )
+    assert browser.errors() == []
+    assert {url.partition(":")[0] for url in browser.requests()} <= {"file", "data"}
