@@ -159,7 +159,7 @@ class RunConfig:
     rerun: bool = option(False, "in a sweep: run finished jobs again")
     dry_run: bool = option(False, "show what would run, its cost and its traps, and write nothing")
     init_from: str | None = option(
-        None, "a run directory whose weights to start from; its model unless overridden"
+        None, "a run directory or Hugging Face folder to start from; its model unless overridden"
     )
     resume: str | None = option(
         None, "auto: go on in run_dir; or a checkpoint (…/checkpoints/step_N): go on in a new one"

@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from omegaconf import DictConfig, open_dict
 from safetensors import SafetensorError
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from mlpkit.build import plain
 from mlpkit.compose import check
+from mlpkit.convert.importing import read_checkpoint
 from mlpkit.data import Tokenizer
 from mlpkit.model import Decoder
 from mlpkit.training.resume import AUTO
@@ -21,7 +23,6 @@ from mlpkit.training.run_directory import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    RunDirectoryError,
     load_config,
 )
 
@@ -82,17 +83,36 @@ def own_directory(config: DictConfig) -> Path | None:
 
 
 def source_config(path: Path) -> DictConfig:
-    """The configuration of the run directory to start from.
+    """The configuration of the run directory, or of the Hugging Face folder, to start from.
 
     Raises:
-        RunDirectoryError: It is none; says what to do with a Hugging Face folder.
+        RunDirectoryError: It is neither.
+        ConversionError: It is a folder of a model that mlpkit cannot hold.
     """
-    if not (path / CONFIG).is_file() and (path / "config.json").is_file():
-        raise RunDirectoryError(
-            f"init_from={path} is a Hugging Face folder; mlpkit import {path} RUN makes a run "
-            "directory of it, for init_from=RUN"
-        )
-    return load_config(path)
+    return read_checkpoint(path).config if is_foreign(path) else load_config(path)
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a directory is a Hugging Face checkpoint, as ``mlpkit export`` also writes."""
+    return not (path / CONFIG).is_file() and (path / "config.json").is_file()
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
+    """The weights of a run directory or Hugging Face folder under mlpkit's names, and their sha256.
+
+    Raises:
+        WeightsError: The folder's weights are damaged, or not those of its configuration.
+        OSError: There are none.
+        SafetensorError: A run's are damaged.
+    """
+    with TemporaryDirectory() as folder:
+        file = path / WEIGHTS
+        if is_foreign(path):
+            file = Path(folder) / WEIGHTS
+            read_checkpoint(path).write_weights(file)
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return load_file(file), digest
 
 
 def override_key(override: str) -> str:
@@ -121,14 +141,12 @@ def load_initial(config: DictConfig, model: Decoder, tokenizer: Tokenizer) -> di
     """
     if config.init_from is None:
         return None
-    file = Path(config.init_from).expanduser() / WEIGHTS
+    path = Path(config.init_from).expanduser()
     try:
-        weights = load_file(file)
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        weights, digest = read_weights(path)
     except (OSError, SafetensorError) as error:
         raise InitialWeightsError(
-            f"init_from={config.init_from}: {file} cannot be read ({error}); give the directory "
+            f"init_from={path}: {path / WEIGHTS} cannot be read ({error}); give the directory "
             "of a run that has ended"
         ) from error
     _require_fit(config, weights, model.state_dict(), tokenizer)

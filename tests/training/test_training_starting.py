@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from mlpkit.cli import main
 from mlpkit.compose import compose
+from mlpkit.convert import WeightsError
 from mlpkit.sweep import checked_jobs
 from mlpkit.sweep.source import from_source, initial_weights
 from mlpkit.training import load_run, train
@@ -100,6 +101,21 @@ def test_a_run_starts_with_the_loss_that_the_source_ended_with(source, further, 
     ).read_bytes()
 
 
+def test_the_command_line_goes_on_from_an_exported_folder(
+    source, further, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(source), "hf", "--no-verify"]) == 0
+    arguments = [o for o in further if not o.startswith("init_from")]
+    assert main(["train", "init_from=hf", "run_dir=fine", *arguments]) == 0
+    first = json.loads(Path("fine/metrics.jsonl").read_text().splitlines()[0])
+    ended = json.loads((source / "result.json").read_text())["metrics"]["val_loss"]
+    assert first["val_loss"] == pytest.approx(ended, rel=1e-5)
+    result = json.loads(Path("fine/result.json").read_text())
+    assert result["init_from"]["path"] == "hf"
+    assert load_run(Path("fine"))[1].decode([65]) == load_run(source)[1].decode([65])
+
+
 def test_the_command_line_goes_on_from_an_upcycled_run(
     source, further, tmp_path, capsys, monkeypatch
 ):
@@ -159,7 +175,7 @@ def test_a_folder_that_is_no_run_says_what_to_do(further, tmp_path, source):
     with pytest.raises(RunDirectoryError, match="is not a run directory"):
         inherited([f"init_from={tmp_path}", *rest])
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(RunDirectoryError, match=r"Hugging Face folder; mlpkit import \S+ RUN"):
+    with pytest.raises(WeightsError, match="has no model.safetensors"):
         inherited([f"init_from={tmp_path}", *rest])
     broken = tmp_path / "broken"
     shutil.copytree(source, broken)
