@@ -175,7 +175,7 @@ def test_a_folder_that_is_no_run_says_what_to_do(further, tmp_path, source):
     with pytest.raises(RunDirectoryError, match="is not a run directory"):
         inherited([f"init_from={tmp_path}", *rest])
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(WeightsError, match="has no model.safetensors"):
+    with pytest.raises(WeightsError, match=r"has no model\.safetensors"):
         inherited([f"init_from={tmp_path}", *rest])
     broken = tmp_path / "broken"
     shutil.copytree(source, broken)
