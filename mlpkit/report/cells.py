@@ -1,4 +1,4 @@
-"""The main table's columns: each with its exact value, which sorts it, and how it is written."""
+"""Cells of the page's tables: each with its exact value, which sorts it, and how it is written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlpkit.figures.charts import short
+from mlpkit.report.published import PublishedLine
 from mlpkit.report.records import Difference, Estimate, Row
 from mlpkit.report.words.numbers import duration, score, signed, signed_percent, size
 
@@ -97,3 +98,22 @@ COLUMNS = (
     _plain("time_to_target", duration),
     _plain("flops_to_target", short),
 )
+
+
+def published_cells(line: PublishedLine) -> dict[str, tuple[str, str]]:
+    """The cells of what was published and measured: the exact value, and what is read.
+
+    Args:
+        line: A variant in a source's table.
+    """
+    found = {
+        "published": (line.value, score),
+        "published_difference": (line.difference, signed),
+        "metric": (line.measured, score),
+        "difference": (line.measured_difference, signed),
+    }
+    cells = {
+        key: ("", "–") if value is None else (repr(value), write(value))
+        for key, (value, write) in found.items()
+    }
+    return {"variant": (line.variant, line.variant), **cells}

@@ -14,13 +14,13 @@ from markupsafe import Markup, escape
 from mlpkit import __version__
 from mlpkit.figures.canvas import DARK, LIGHT
 from mlpkit.figures.charts import SHEET, variables
-from mlpkit.report.cells import COLUMNS, Column, columns
+from mlpkit.report.cells import COLUMNS, Column, columns, published_cells
 from mlpkit.report.provenance import Fact, command, facts
-from mlpkit.report.published import PublishedLine, published
+from mlpkit.report.published import published
 from mlpkit.report.records import Comparison, Group, Row, Run, Statement
 from mlpkit.report.variants import is_number
 from mlpkit.report.words import LANGUAGES, both, sentence, word
-from mlpkit.report.words.numbers import score, signed
+from mlpkit.report.words.numbers import score
 
 VERDICTS = (
     *("baseline", "better", "worse", "indistinguishable"),
@@ -91,7 +91,7 @@ def render(
         "left_out": [(run.id, text) for run in comparison.runs for text in run.problems],
         "groups": [_group(group, comparison) for group in comparison.groups],
         "published": [
-            {"source": table, "lines": [_published(line) for line in table.lines]}
+            {"source": table, "lines": [published_cells(line) for line in table.lines]}
             for table in published(comparison)
         ],
         "curves": charts.get("curves", ()),
@@ -231,21 +231,6 @@ def _cells(row: Row, used: Sequence[Column], *, notes: bool) -> Any:
     if notes:
         said = Markup("; ").join(say(note) for note in (*row.reasons, *row.notes))
         yield Cell("notes", "", said, "text")
-
-
-def _published(line: PublishedLine) -> dict[str, tuple[str, str]]:
-    """The cells of a line: the exact value, and what is read."""
-    found = {
-        "published": (line.value, score),
-        "published_difference": (line.difference, signed),
-        "metric": (line.measured, score),
-        "difference": (line.measured_difference, signed),
-    }
-    cells = {
-        key: ("", "–") if value is None else (repr(value), write(value))
-        for key, (value, write) in found.items()
-    }
-    return {"variant": (line.variant, line.variant), **cells}
 
 
 def _plain(value: Any) -> str:
