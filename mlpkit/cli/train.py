@@ -16,8 +16,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from mlpkit.compose import ConfigError, conf_dir, explain, install, quote_null
-from mlpkit.sweep import checked_jobs, match_budget
-from mlpkit.sweep.source import from_source
+from mlpkit.sweep import checked_jobs, settled
 
 SWEEP_FLAGS = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
 # flags with which Hydra shows something and trains nothing
@@ -73,7 +72,7 @@ def run_one(config: DictConfig) -> None:
     from mlpkit.training import train
 
     overrides = overrides_of(HydraConfig.get())
-    config, match = match_budget(from_source(config, overrides))
+    config, match = settled(config, overrides)
     require_memory(config)
     train(config, overrides=overrides, match=match)
 

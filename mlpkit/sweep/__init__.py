@@ -8,6 +8,7 @@ from mlpkit.sweep.jobs import (
     expand,
     job_id,
     labels,
+    settled,
     sweep_id,
 )
 from mlpkit.sweep.matching import match_budget
@@ -21,5 +22,6 @@ __all__ = [
     "job_id",
     "labels",
     "match_budget",
+    "settled",
     "sweep_id",
 ]

@@ -149,13 +149,28 @@ def checked_job(overrides: Sequence[str]) -> Job:
     Raises:
         ConfigError: Its configuration is wrong.
     """
-    config, match = match_budget(from_source(compose(overrides), overrides))
+    config, match = settled(compose(overrides), overrides)
     return Job(
         overrides=tuple(o for o in overrides if not o.startswith(ASIDE)),
         id=job_id(config, plugin_versions()),
         config=config,
         match=match,
     )
+
+
+def settled(
+    config: DictConfig, overrides: Sequence[str]
+) -> tuple[DictConfig, dict[str, Any] | None]:
+    """What a job trains: the model of ``init_from``, then widths for the budget; and its match.
+
+    Args:
+        config: Its composed configuration; it stays as it is.
+        overrides: What the user gave.
+
+    Raises:
+        ConfigError: They do not go together.
+    """
+    return match_budget(from_source(config, overrides))
 
 
 def job_id(config: DictConfig, plugins: Mapping[str, str]) -> str:

@@ -17,11 +17,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mlpkit.plugins import plugin_versions
-from mlpkit.sweep.jobs import SWEEP_ROOT, job_id
+from mlpkit.sweep.jobs import SWEEP_ROOT, job_id, settled
 from mlpkit.sweep.log import Log, logged
-from mlpkit.sweep.matching import match_budget
 from mlpkit.sweep.records import clear, locked, read_state, write_end
-from mlpkit.sweep.source import from_source
 
 STOPPED = 75  # the exit code of what a signal stopped, and the same line resumes
 POLL = 1.0  # seconds between looks at a job that runs elsewhere
@@ -115,7 +113,7 @@ def _attempt(
     from mlpkit.training.run_directory import RunDirectoryError, holder, is_held
 
     rerun = bool(config.rerun)
-    config, match = match_budget(from_source(config, overrides))
+    config, match = settled(config, overrides)
     path = SWEEP_ROOT / job_id(config, plugin_versions())
     while True:
         try:

@@ -24,7 +24,7 @@ from mlpkit.training.measures import peak_memory_bytes, start_peak
 from mlpkit.training.optimizer import build_optimizer, learning_rate
 from mlpkit.training.preamble import announcement
 from mlpkit.training.precision import Precision
-from mlpkit.training.products import write_products
+from mlpkit.training.products import has_experts, write_products
 from mlpkit.training.progress import Display, Meter, Stopwatch, clock
 from mlpkit.training.resume import Start
 from mlpkit.training.run_directory import RunDirectory
@@ -271,7 +271,7 @@ class Run:
 
 def build_mixture(model: Decoder, parallel: Parallel) -> Mixture | None:
     """What the MoE layers of a model need; None for a dense model, which loads no MoE code."""
-    if not any("taps" in vars(module) for module in model.modules()):
+    if not has_experts(model):
         return None
     from mlpkit.training.mixture import Mixture
 

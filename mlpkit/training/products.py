@@ -18,6 +18,11 @@ from mlpkit.training.progress import printable
 from mlpkit.training.run_directory import METRICS, RunDirectory
 
 
+def has_experts(model: torch.nn.Module) -> bool:
+    """Whether a model has MoE layers; asked without loading any of their code."""
+    return any("taps" in vars(module) for module in model.modules())
+
+
 def write_products(
     directory: RunDirectory,
     model: Decoder,
@@ -42,7 +47,7 @@ def write_products(
     if parallel.is_main:
         directory.write_weights(weights)
     mixture = None
-    if any("taps" in vars(module) for module in model.modules()):
+    if has_experts(model):
         mixture = analysed(model, dataset, precision, config)
     text = sample(model, dataset, precision, config)
     if not parallel.is_main:
