@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,20 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.delenv(name, raising=False)
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def _environment_is_kept(_own_environment: None) -> Iterator[None]:
+    """What a test sets in this process ends with it, as a plugin named by ``-p`` for a run."""
+    before = dict(os.environ)
+    yield
+    if os.environ == before:
+        return
+    os.environ.clear()
+    os.environ.update(before)
+    if plugins := sys.modules.get("mlpkit.plugins"):
+        plugins.load_once.cache_clear()
+        plugins.load_environment.cache_clear()
 
 
 @pytest.fixture(scope="session")
