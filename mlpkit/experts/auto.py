@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mlpkit.experts.backends import Backend, Loop, Padded, Tensors, host_sizes
+from mlpkit.experts.shapes import computed_in
 
 
 class Price(NamedTuple):
@@ -70,7 +71,7 @@ class Auto(Backend):
         if self.padded is not None and rows.device.type == "cpu":
             sizes = host_sizes(counts)
             if sizes is not None and not torch.compiler.is_compiling():
-                way = self.pick(sizes, row_cost(tensors), _computed_in(rows))
+                way = self.pick(sizes, row_cost(tensors), computed_in(rows))
         return way(tensors, rows, counts)
 
     def pick(self, sizes: Sequence[int], cost: int, dtype: torch.dtype) -> Backend:
@@ -96,13 +97,6 @@ class Auto(Backend):
         for way in (self.in_turn, self.padded):
             if way is not None:
                 way.train(mode)
-
-
-def _computed_in(rows: Tensor) -> torch.dtype:
-    """The dtype of the products, which autocast may lower."""
-    device = rows.device.type
-    lowered = torch.is_autocast_enabled(device) and rows.dtype != torch.float64
-    return torch.get_autocast_dtype(device) if lowered else rows.dtype
 
 
 def row_cost(tensors: Tensors) -> int:

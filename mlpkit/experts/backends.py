@@ -11,6 +11,8 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from mlpkit.experts.shapes import compiles_shapes, rounded
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -169,6 +171,8 @@ class Padded(_Mapped):
         """Runs the experts side by side; see Backend."""
         sizes = host_sizes(counts)
         slots = rows.shape[0] if sizes is None else max(1, *sizes)
+        if sizes is not None and compiles_shapes(rows):
+            slots = rounded(slots)
         start = counts.cumsum(0) - counts
         # Free slots repeat a real row: zeros would give NaN gradients to an expert that divides
         # by a norm, and a gradient times zero is zero only when it is finite.

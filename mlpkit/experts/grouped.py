@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mlpkit.experts.backends import Backend, Tensors, UnfitExpertError, call, expert_of_rows
 from mlpkit.experts.copies import HOOKS
 from mlpkit.experts.operators import multiply
+from mlpkit.experts.shapes import computed_in
 
 
 class GroupedLinear(nn.Module):
@@ -46,11 +47,7 @@ class GroupedLinear(nn.Module):
 
 def _autocast(*tensors: Tensor) -> Iterator[Tensor]:
     # By hand: register_autocast fixes one dtype, and autocast may ask for bfloat16 or float16.
-    device = tensors[0].device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return iter(tensors)
-    dtype = torch.get_autocast_dtype(device)
-    return iter([t if t.dtype == torch.float64 else t.to(dtype) for t in tensors])
+    return iter([tensor.to(computed_in(tensor)) for tensor in tensors])
 
 
 @final

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from mlpkit.experts.shapes import compiles_shapes, rounded
+
 
 def multiply(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """grouped_mm, without the operator around it where nothing would see it.
@@ -45,17 +47,25 @@ def _by_expert(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     if _even(sizes, rows):
         return torch.bmm(rows.view(len(sizes), -1, rows.shape[1]), weight).flatten(0, 1)
     out = rows.new_empty(rows.shape[0], weight.shape[2])
-    start = 0
+    start, end, few = 0, sum(sizes), compiles_shapes(rows)
     for expert, size in enumerate(sizes):
-        if size == 1 and rows.dtype == torch.bfloat16:  # half the time of a product of matrices
+        stop, room = start + size, start + (rounded(size) if few else size)
+        if size == 1 and few:  # half the time of a product of matrices
             torch.mv(weight[expert].t(), rows[start], out=out[start])
+        elif size and room <= end:  # what is too much, the next experts overwrite
+            torch.mm(rows[start:room], weight[expert], out=out[start:room])
         elif size:
-            stop = start + size
-            torch.mm(rows[start:stop], weight[expert], out=out[start:stop])
-        start += size
-    if start < rows.shape[0]:
-        out[start:].zero_()
+            filled = _filled(rows[start:stop], room - stop)
+            out[start:stop] = torch.mm(filled, weight[expert])[:size]
+        start = stop
+    if end < rows.shape[0]:
+        out[end:].zero_()
     return out
+
+
+def _filled(rows: Tensor, more: int) -> Tensor:
+    """Rows with as many rows of zeros behind them."""
+    return F.pad(rows, (0, 0, 0, more)) if more else rows
 
 
 def has_native(rows: Tensor, inner: int, outer: int) -> bool:
@@ -105,14 +115,20 @@ def grouped_outer(left: Tensor, right: Tensor, counts: Tensor) -> Tensor:
         lefts, rights = (side.view(len(sizes), -1, side.shape[1]) for side in (left, right))
         return torch.bmm(lefts.transpose(1, 2), rights)
     out = left.new_empty(counts.shape[0], left.shape[1], right.shape[1])
-    start = 0
+    start, end, few = 0, sum(sizes), compiles_shapes(left)
     for expert, size in enumerate(sizes):
-        if size:
-            stop = start + size
-            torch.mm(left[start:stop].t(), right[start:stop], out=out[expert])
-            start = stop
-        else:
+        stop, room = start + size, start + (rounded(size) if few else size)
+        if size == 0:
             out[expert].zero_()
+        elif room <= end:  # the next expert's rows, times zero
+            narrow = left.shape[1] < right.shape[1]
+            a = _filled(left[start:stop], room - stop) if narrow else left[start:room]
+            b = right[start:room] if narrow else _filled(right[start:stop], room - stop)
+            torch.mm(a.t(), b, out=out[expert])
+        else:
+            a, b = (_filled(side[start:stop], room - stop) for side in (left, right))
+            torch.mm(a.t(), b, out=out[expert])
+        start = stop
     return out
 
 
