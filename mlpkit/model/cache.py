@@ -48,15 +48,15 @@ class LayerCache:
             room = (*keys.shape[:2], self.max_length, keys.shape[3])
             self._keys, self._values = keys.new_empty(room), values.new_empty(room)
         self._refuse_strangers(self._keys, keys)
-        self._keys[:, :, self.length : end] = keys
-        self._values[:, :, self.length : end] = values
+        for held, new in ((self._keys, keys), (self._values, values)):
+            held.narrow(2, self.length, keys.shape[2]).copy_(new)
         self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end]  # (B, heads, length, D)
+        return self._keys.narrow(2, 0, end), self._values.narrow(2, 0, end)  # (B, heads, length, D)
 
     @staticmethod
     def _refuse_strangers(held: Tensor, new: Tensor) -> None:
         # Without this a batch of one would be broadcast over the held batch, silently.
-        same_shape = (*held.shape[:2], held.shape[3]) == (*new.shape[:2], new.shape[3])
+        same_shape = held.shape[:2] == new.shape[:2] and held.shape[3] == new.shape[3]
         if not same_shape or held.dtype != new.dtype or held.device != new.device:
             raise CacheError(
                 f"the cache was started with keys {describe(held)} and is given "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mlpkit.model.attention import Attention, RMSNorm, Rotary, rotary_table
 from mlpkit.model.cache import KVCache, LayerCache
+from mlpkit.model.loss import summed_cross_entropy
 from mlpkit.sizing import ModelShapeError
 
 
@@ -102,7 +103,12 @@ class Decoder(nn.Module):
         )
 
     def forward(
-        self, tokens: Tensor, *, cache: KVCache | None = None, mask: Tensor | None = None
+        self,
+        tokens: Tensor,
+        *,
+        cache: KVCache | None = None,
+        mask: Tensor | None = None,
+        targets: Tensor | None = None,
     ) -> Tensor:
         """Scores every token of the vocabulary as the next one.
 
@@ -111,20 +117,26 @@ class Decoder(nn.Module):
             cache: The past, to which these tokens are added.
             mask: (B, past + S) bool, True = a real token, False = padding, anywhere; None:
                 all are real. The logits at padding mean nothing.
+            targets: (B, S) int64, the tokens that came next. The loss is then all that is wanted,
+                and the logits of all tokens are never in memory at once.
 
         Returns:
-            Logits (B, S, V).
+            Logits (B, S, V); with targets their cross-entropy summed over all tokens, in nats and
+            float32 at least.
 
         Raises:
             ModelShapeError: The mask has another shape or is not bool.
             CacheError: The cache is full or holds another batch.
         """
-        return self.logits(self.hidden(tokens, cache=cache, mask=mask))
+        hidden = self.hidden(tokens, cache=cache, mask=mask)
+        if targets is None:
+            return self.logits(hidden)
+        return summed_cross_entropy(hidden.flatten(0, 1), self.head_weight, targets.flatten())
 
     def hidden(
         self, tokens: Tensor, *, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """What the head reads: forward without the head, for losses that take it in pieces.
+        """What the head reads: forward without the head.
 
         Args:
             tokens: (B, S) integers.
@@ -152,6 +164,11 @@ class Decoder(nn.Module):
             return F.linear(hidden, self.embed_tokens.weight)
         out: Tensor = self.lm_head(hidden)
         return out
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, H): of the head, or of the embedding that it is tied to."""
+        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 
 
 def token_positions(tokens: Tensor, past: int, mask: Tensor | None) -> Tensor:

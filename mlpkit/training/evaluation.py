@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from mlpkit.data import Dataset
 from mlpkit.data.batches import ValBatch, bits_per_byte, val_batches
 from mlpkit.model import Decoder
-from mlpkit.parallel import OneProcess, Parallel
+from mlpkit.parallel import Parallel
 from mlpkit.training.precision import Precision
 
 
@@ -37,34 +36,6 @@ class Validation:
         return math.exp(min(self.loss, 700.0))  # exp overflows a float above 709
 
 
-def evaluate(
-    model: Decoder,
-    dataset: Dataset,
-    *,
-    precision: Precision,
-    batch_size: int,
-    sequence_length: int,
-    max_tokens: int | None = None,
-    parallel: Parallel | None = None,
-) -> Validation:
-    """Scores a model on the validation text, from its start, in the same order each time.
-
-    Args:
-        model: The model; it is in the mode it was afterwards.
-        dataset: The tokens.
-        precision: Where and how to compute.
-        batch_size: Sequences at once.
-        sequence_length: Tokens a sequence.
-        max_tokens: About how many tokens to look at; None: all.
-        parallel: The processes that share the work; None: this one alone.
-    """
-    sizes = {"batch_size": batch_size, "sequence_length": sequence_length}
-    batches = None if max_tokens is None else batches_of(max_tokens, **sizes)
-    found, parallel = val_batches(dataset, **sizes, max_batches=batches), parallel or OneProcess()
-    *_, total = running(model, found, precision, parallel)
-    return scored(total, parallel)
-
-
 def evaluate_both(
     model: Decoder,
     dataset: Dataset,
@@ -76,17 +47,20 @@ def evaluate_both(
     everything: bool,
     parallel: Parallel,
 ) -> tuple[Validation, Validation]:
-    """Scores on the first ``max_tokens`` and, in the same pass, on everything; see ``evaluate``.
+    """Scores a model on the validation text, from its start, in the same order each time.
 
     Args:
-        model: As there.
-        dataset: As there.
-        precision: As there.
-        batch_size: As there.
-        sequence_length: As there.
-        max_tokens: The tokens of the first score.
+        model: The model; it is in the mode it was afterwards.
+        dataset: The tokens.
+        precision: Where and how to compute.
+        batch_size: Sequences at once.
+        sequence_length: Tokens a sequence.
+        max_tokens: About how many tokens the first score looks at.
         everything: Whether to go on to the end; otherwise both scores are the first.
-        parallel: As there.
+        parallel: The processes that share the work.
+
+    Returns:
+        The score of the first ``max_tokens`` and, of the same pass, that of everything.
     """
     sizes = {"batch_size": batch_size, "sequence_length": sequence_length}
     first = batches_of(max_tokens, **sizes)
@@ -118,12 +92,7 @@ def running(
         for batch in batches:
             inputs, targets, num_bytes = map(parallel.rows, batch)
             with precision.autocast():
-                logits = model(inputs.to(precision.device))  # (B, S, V)
-            nats = F.cross_entropy(
-                logits.flatten(0, 1).float(),
-                targets.to(precision.device).flatten(),
-                reduction="sum",
-            )
+                nats = model(inputs.to(precision.device), targets=targets.to(precision.device))
             total = Total(
                 total.nats + nats.item(),
                 total.tokens + targets.numel(),

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from omegaconf import DictConfig
 from rich.console import Console
 from torch import Tensor
@@ -209,10 +208,8 @@ class Run:
         """The summed cross-entropy of (B, S) tokens, in nats."""
         device = self.precision.device
         with self.precision.autocast():
-            logits = self.forward(inputs.to(device))  # (B, S, V)
-        # float32: in bf16 the logarithm of a sum over the vocabulary has two digits
-        logits = logits.flatten(0, 1).float()  # (B*S, V)
-        return F.cross_entropy(logits, targets.to(device).flatten(), reduction="sum")
+            loss: Tensor = self.forward(inputs.to(device), targets=targets.to(device))
+        return loss
 
     def require_finite(self, loss: float, norm: float) -> None:
         """Raises if a number is NaN or infinite, before it reaches the weights."""
