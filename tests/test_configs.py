@@ -5,7 +5,10 @@ import dataclasses
 import pytest
 from omegaconf import OmegaConf
 
+from mlpkit.build import BuildError
+from mlpkit.build.moe import build_balance, build_router
 from mlpkit.catalogue.ffns import FFNS
+from mlpkit.catalogue.routers import BALANCES, ROUTERS
 from mlpkit.compose import BOUNDS
 from mlpkit.configs.run import LintConfig, ModelConfig, RunConfig, TrainingConfig, option
 
@@ -56,3 +59,29 @@ def test_a_dense_ffn_has_these_options_and_says_nothing_by_default(spec):
     assert silent.items() <= options.items()
     assert options.get("activation") is None
     assert ("activation" in options) == (spec.default_activation is not None)
+
+
+LIMITED = [
+    pytest.param(spec, field, id=f"{spec.name}-{field.name}")
+    for spec in (*ROUTERS, *BALANCES)
+    for field in dataclasses.fields(spec.config)
+    if field.metadata
+]
+
+
+def built(spec, options):
+    if spec in ROUTERS:
+        sizes = {"hidden_size": 8, "num_experts": 4, "num_experts_per_tok": 2}
+        return build_router(spec.name, **sizes, **options)
+    return build_balance(spec.name, options)
+
+
+@pytest.mark.parametrize(("spec", "field"), LIMITED)
+def test_the_limits_of_a_router_or_balance_are_those_of_its_constructor(spec, field):
+    limits = dict(field.metadata)
+    for choice in limits.get("choices", (field.default,)):
+        built(spec, {field.name: choice})
+    outside = {"choices": "none of them", "minimum": limits.get("minimum", 0) - 1, "below": 1.0}
+    for bound in limits.keys() & outside.keys():
+        with pytest.raises(BuildError, match=field.name):
+            built(spec, {field.name: outside[bound]})

@@ -14,6 +14,7 @@ def test_a_moe_has_the_parameters_of_its_parts_and_k_of_e_experts_active():
         hidden_size=8,
         num_experts=4,
         num_experts_per_tok=1,
+        router={"name": "topk", "norm_topk_prob": False},
         expert={"name": "swiglu", "intermediate_size": 16},
         shared={"name": "naive", "intermediate_size": 4},
     )

@@ -30,7 +30,7 @@ MIXTURES = [
     {"router": {"name": "topk", "score": "sigmoid", "bias": True, "selection_bias": True}},
     {"router": {"name": "topk", "apply_on": "input"}},
     {"router": {"name": "topk", "score": "prelu"}},
-    {"num_experts_per_tok": 1},
+    {"num_experts_per_tok": 1, "router": {"name": "topk", "norm_topk_prob": False}},
     {"num_experts_per_tok": E},
     {"shared": SMALL},
     {"shared": "swiglu"},  # as wide as an expert

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from mlpkit.build import build_ffn, build_model
 from mlpkit.compose import ConfigError, compose
-from mlpkit.lint import CODES, lint
+from mlpkit.lint import CODES, TrapWarning, lint
 from mlpkit.plugins import registries
 
 # overrides → words of the error
@@ -14,6 +17,11 @@ ERRORS = {
     "num_experts=0": ("num_experts is 0", "at least 1"),
     "router.n_group=3": ("num_experts is 8", "n_group 3"),
     "router.n_group=8": ("num_experts_per_tok is 2", "topk_group"),
+    "router.n_group=0": ("ffn.router.n_group is 0", "at least 1"),
+    "router.topk_group=2": ("ffn.router.topk_group is 2", "choose 1 to 1"),
+    "router.choose_by=logit": ("'logit'; did you mean 'logits'", "scores"),
+    "router.jitter=1.0": ("ffn.router.jitter is 1.0", "below 1"),
+    "balance.load={over_layers: sun}": ("ffn.balance.load.over_layers is 'sun'", "'sum'"),
     "capacity_factor=-1.0": ("capacity_factor is -1.0", "above 0"),
     "shared_combine=x": ("shared_combine is 'x'", "average"),
     "router.score=gelo": ("ffn.router.score", "gelu"),
@@ -38,6 +46,7 @@ ALLOWED = {
     "ffn.capacity_factor=1.5 ffn.drop_policy=probs": "non-causal",
     "ffn.capacity_factor=0.5": "small-capacity",
     "++ffn.balance.load_hf=0.1": "two-conventions",
+    "ffn/expert=zero activation=gelu": "unread-activation",
 }
 
 
@@ -60,11 +69,58 @@ def test_a_trap_may_be_walked_into_by_name(line: str) -> None:
 def test_a_code_that_does_not_exist_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="'top1-normalized'; did you mean 'top1-normalised'"):
         compose(["ffn=moe", "lint.allow=[top1-normalized]"])
-    assert set(ALLOWED.values()) <= set(CODES)
+    assert set(ALLOWED.values()) == set(CODES)
 
 
-def test_top1_without_normalising_is_no_trap() -> None:
-    compose(["ffn=moe", "ffn.num_experts_per_tok=1", "ffn.router.norm_topk_prob=false"])
+@pytest.mark.parametrize(
+    "router",
+    [
+        "ffn.router.norm_topk_prob=false",
+        "ffn/router=sparsemixer",
+        "ffn.router=sparsemixer",
+        "ffn/router=llama4",
+    ],
+)
+def test_top1_without_normalising_is_no_trap(router: str) -> None:
+    compose(["ffn=moe", "ffn.num_experts_per_tok=1", router])
+
+
+TRAP = "divides its weight by itself"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("moe", {"num_experts_per_tok": 1}),
+        ("moe", {"num_experts_per_tok": 1, "router": "topk"}),
+        ("moe", {"num_experts_per_tok": 1, "router": "mixtral"}),
+        ("moe", {"num_experts_per_tok": 1, "router": {"name": "topk", "score": "sigmoid"}}),
+        ({"name": "mixtral", "num_experts": 2}, {"num_experts_per_tok": 1}),
+    ],
+)
+def test_an_ffn_built_by_a_call_warns_once_of_the_trap(name: Any, options: dict[str, Any]) -> None:
+    with pytest.warns(TrapWarning, match=TRAP) as caught:
+        moe = build_ffn(name, hidden_size=8, **options)
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert moe.router.norm_topk_prob  # type: ignore[union-attr]
+
+
+def test_an_ffn_built_by_a_call_warns_of_nothing_else() -> None:
+    def built(**options: Any) -> None:
+        build_ffn("moe", hidden_size=8, num_experts=4, num_experts_per_tok=1, **options)
+
+    for said in (True, False):  # what is spelled out is meant
+        built(router={"name": "topk", "norm_topk_prob": said})
+    built(router="sparsemixer")
+    built(router="uniform", balance=None)
+    build_ffn("minimind", hidden_size=8)  # what a family did is built as it was
+    build_ffn("moe", hidden_size=8, capacity_factor=0.5, router="expert_choice")
+
+
+def test_a_checked_model_with_an_allowed_trap_warns_of_nothing() -> None:
+    tiny = ["model.hidden_size=16", "model.num_layers=1", "ffn.num_experts_per_tok=1"]
+    build_model(["ffn=moe", *tiny, "lint.allow=[top1-normalised]"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,12 @@
 """The one place that knows names and classes: config and registries in, modules out."""
 
-from mlpkit.build.ffns import build_activation, build_ffn, effective_activation, ffn_label
+from mlpkit.build.ffns import (
+    build_activation,
+    build_ffn,
+    effective_activation,
+    ffn_label,
+    ffn_options,
+)
 from mlpkit.build.models import build_data, build_model
 from mlpkit.build.parts import BuildError, Component, derived_seed, plain, seeded
 
@@ -14,6 +20,7 @@ __all__ = [
     "derived_seed",
     "effective_activation",
     "ffn_label",
+    "ffn_options",
     "plain",
     "seeded",
 ]

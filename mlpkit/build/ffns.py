@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any
 
 from torch import nn
@@ -16,8 +17,10 @@ from mlpkit.build.parts import (
     require_sizes,
     split,
 )
-from mlpkit.build.presets import with_preset
-from mlpkit.configs.moe import MoEConfig, expert_types
+from mlpkit.build.presets import with_preset, with_router_preset
+from mlpkit.build.traps import is_meant, new_traps
+from mlpkit.configs.moe import expert_types, moe_options
+from mlpkit.lint import TrapWarning
 from mlpkit.plugins import registries
 from mlpkit.schema import holds_experts, option_parameters
 from mlpkit.specs import FFNSpec, resolve
@@ -49,6 +52,9 @@ def build_ffn(
 ) -> nn.Module:
     """A new instance of a registered FFN, (..., H) -> (..., H).
 
+    One expert per token whose weight is divided by itself gives a ``mlpkit.lint.TrapWarning``,
+    unless the router's ``norm_topk_prob`` is spelled out: the task would not train the router.
+
     Args:
         name: Its name, or a mapping with ``name`` and options; a preset's, such as ``mixtral``,
             gives the options that are not given here.
@@ -60,14 +66,39 @@ def build_ffn(
         UnknownNameError: No FFN or activation has the name.
         BuildError: An option it does not have, or a value it refuses.
     """
-    name, options = with_preset("ffn", *split(name, options))
+    name, given = split(name, options)
+    entry, preset = with_preset("ffn", name, {})
+    meant, given = is_meant(given), with_router_preset(given)
+    for finding in [] if meant else new_traps(entry, given, preset):
+        warnings.warn(finding.message, TrapWarning, stacklevel=2)
+    return assemble_ffn(
+        {"name": entry, **preset, **given},
+        hidden_size=hidden_size,
+        inherited_activation=inherited_activation,
+    )
+
+
+def assemble_ffn(
+    ffn: Component, *, hidden_size: int, inherited_activation: Component | None = None
+) -> nn.Module:
+    """``build_ffn`` for the FFN of a checked configuration: no preset's name, and no warning.
+
+    Args:
+        ffn: Its name, or a mapping with ``name`` and options.
+        hidden_size: H, width of input and output.
+        inherited_activation: The run's activation, taken when the FFN's own is None.
+
+    Raises:
+        UnknownNameError: No FFN or activation has the name.
+        BuildError: An option it does not have, or a value it refuses.
+    """
+    name, options = split(ffn, {})
     spec = registries().ffn.get(name)
     require_sizes(hidden_size=hidden_size)
     if holds_experts(spec):
         from mlpkit.build.moe import moe_parts  # a dense model loads no MoE code
 
-        known = dict.fromkeys([*vars(MoEConfig()), *option_parameters("ffn", resolve(spec.target))])
-        refuse_unknown("ffn", spec.name, options, [option for option in known if option != "name"])
+        refuse_unknown("ffn", spec.name, options, ffn_options(spec))
         options = moe_parts(hidden_size, inherited_activation, options)
     else:
         options = _with_activation(spec, inherited_activation, options)
@@ -75,6 +106,12 @@ def build_ffn(
     if not isinstance(module, nn.Module):
         raise BuildError(f"ffn {spec.name!r} gave a {type(module).__name__}, not an nn.Module")
     return module
+
+
+def ffn_options(spec: FFNSpec) -> list[str]:
+    """The options that ``build_ffn`` takes for an entry, whose parts may be given by name."""
+    own = option_parameters("ffn", resolve(spec.target))
+    return list(dict.fromkeys([*moe_options({}), *own] if holds_experts(spec) else own))
 
 
 def _with_activation(
@@ -136,7 +173,7 @@ def ffn_label(ffn: Component, inherited: Component | None = None) -> str:
 
 def _mixture_label(spec: FFNSpec, options: dict[str, Any], inherited: Component | None) -> str:
     """What a MoE is: its experts, K, and what is not as usual."""
-    given = {**vars(MoEConfig()), **options}
+    given = moe_options(options)
     types = expert_types(given["experts"] or given["expert"], given["num_experts"])
     experts = " + ".join(f"{number}×{ffn_label(ffn, inherited)}" for ffn, number in types)
     parts = [experts, f"top {given['num_experts_per_tok']}"]

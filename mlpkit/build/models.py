@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from omegaconf import DictConfig
 
-from mlpkit.build.ffns import build_ffn
+from mlpkit.build.ffns import assemble_ffn
 from mlpkit.build.parts import BuildError, Component, construct, plain, seeded, split
 from mlpkit.compose import check, compose
 from mlpkit.configs.data import DataConfig
@@ -141,7 +141,7 @@ def _build_block(config: DictConfig, size: int, part: str, component: Component)
             norm_eps=model.norm_eps,
         )
     with seeded(config.seed, f"{part}.ffn"):
-        ffn = build_ffn(
+        ffn = assemble_ffn(
             component,
             hidden_size=model.hidden_size,
             inherited_activation=plain(config.activation),

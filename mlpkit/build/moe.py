@@ -9,14 +9,17 @@ import torch
 from torch import nn
 
 from mlpkit.balance import BalanceTerm, BiasRule
-from mlpkit.build.ffns import build_activation, build_ffn
+from mlpkit.build.ffns import assemble_ffn, build_activation
 from mlpkit.build.parts import BuildError, Component, construct, plain, require_sizes, split
 from mlpkit.build.presets import with_preset
-from mlpkit.configs.moe import MoEConfig, expert_types, matched_expert_width
+from mlpkit.configs.moe import expert_types, matched_expert_width, moe_options
 from mlpkit.experts import Backend, ExpertGroups, Experts
 from mlpkit.plugins import registries
 from mlpkit.routers import Router
 from mlpkit.specs import resolve
+
+# Options that become parts: what MoE's constructor gets in their place is built from them.
+NAMED = ("num_experts", "num_experts_per_tok", "expert", "experts", "backend")
 
 
 def build_router(
@@ -86,45 +89,51 @@ def moe_parts(
     Returns:
         The arguments of ``MoE``.
     """
-    defaults = {k: v for k, v in vars(MoEConfig()).items() if k != "name"}
-    merged = {**defaults, **plain(options)}
-    num_experts, per_token = merged.pop("num_experts"), merged.pop("num_experts_per_tok")
-    expert, several = merged.pop("expert"), merged.pop("experts")
-    backend = _backend(merged.pop("backend"))
-    shared, router = merged.pop("shared"), merged.pop("router")
-    balance = merged.pop("balance") or {}
-    if not isinstance(balance, Mapping):
-        raise BuildError(
-            f"balance is {balance!r}; give a mapping such as {{'load': 0.01}}, or None"
-        )
+    given = moe_options(plain(options))
+    router, shared, per_token = given["router"], given["shared"], given["num_experts_per_tok"]
     if not isinstance(router, nn.Module):
         router = build_router(
             router,
             hidden_size=hidden_size,
-            num_experts=num_experts,
+            num_experts=given["num_experts"],
             num_experts_per_tok=per_token,
         )
-    width = merged["latent_size"] or hidden_size
+    experts = _experts(given, given["latent_size"] or hidden_size, inherited_activation)
+    if shared is not None and not isinstance(shared, nn.Module):
+        shared = assemble_ffn(
+            match_width(shared, hidden_size, per_token, inherited_activation),
+            hidden_size=hidden_size,
+            inherited_activation=inherited_activation,
+        )
+    parts = {"router": router, "experts": experts, "shared": shared, "balance": _balance(given)}
+    return {name: value for name, value in given.items() if name not in NAMED} | parts
+
+
+def _experts(
+    given: Mapping[str, Any], width: int, inherited_activation: Component | None
+) -> Experts | ExpertGroups:
+    """The experts of a MoE: a stack, or a group of stacks where there are several types."""
+    backend, per_token = _backend(given["backend"]), given["num_experts_per_tok"]
+    types = expert_types(given["experts"] or given["expert"], given["num_experts"])
     stacks = []
-    for component, number in expert_types(several or expert, num_experts):
+    for component, number in types:
         matched = match_width(component, width, per_token, inherited_activation)
         copies = [
-            build_ffn(matched, hidden_size=width, inherited_activation=inherited_activation)
+            assemble_ffn(matched, hidden_size=width, inherited_activation=inherited_activation)
             for _ in range(number)
         ]
         stacks.append(Experts(copies, backend=backend))
-    if shared is not None and not isinstance(shared, nn.Module):
-        matched = match_width(shared, hidden_size, per_token, inherited_activation)
-        shared = build_ffn(
-            matched, hidden_size=hidden_size, inherited_activation=inherited_activation
+    return stacks[0] if len(stacks) == 1 else ExpertGroups(stacks)
+
+
+def _balance(given: Mapping[str, Any]) -> dict[str, BalanceTerm | BiasRule]:
+    """The balance terms and bias rules of a MoE by their names."""
+    balance = given["balance"] or {}
+    if not isinstance(balance, Mapping):
+        raise BuildError(
+            f"balance is {balance!r}; give a mapping such as {{'load': 0.01}}, or None"
         )
-    return {
-        **merged,
-        "router": router,
-        "experts": stacks[0] if len(stacks) == 1 else ExpertGroups(stacks),
-        "shared": shared,
-        "balance": {name: build_balance(name, value) for name, value in balance.items()},
-    }
+    return {name: build_balance(name, value) for name, value in balance.items()}
 
 
 def match_width(
@@ -149,7 +158,7 @@ def match_width(
     if spec.width != "intermediate_size" or options.get(spec.width) is not None:
         return expert
     with torch.device("meta"):
-        dense = build_ffn(
+        dense = assemble_ffn(
             expert, hidden_size=hidden_size, inherited_activation=inherited_activation
         )
     dense_width = getattr(getattr(dense, "down_proj", None), "in_features", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ def with_preset(noun: str, name: str, options: dict[str, Any]) -> tuple[str, dic
     chosen = [f"ffn={name}"] if noun == "ffn" else ["ffn=moe", f"ffn/router={name}"]
     ffn = plain(compose([*chosen, allowed]).ffn)
     return split(ffn if noun == "ffn" else ffn["router"], options)
+
+
+def with_router_preset(options: dict[str, Any]) -> dict[str, Any]:
+    """An FFN's options, in which a router that is a preset's name is the entry that it means."""
+    router = options.get("router")
+    if not isinstance(router, str | Mapping):
+        return options
+    name, given = split(router, {})
+    entry, own = with_preset("router", name, given)
+    return options if entry == name else {**options, "router": {"name": entry, **own}}
 
 
 def _is_preset(group: str, name: str) -> bool:

@@ -48,6 +48,11 @@ class MoEConfig:
     output_bias: bool = option(False, "a learned vector added last, as in JetMoE")
 
 
+def moe_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A MoE's options without its name, with the defaults of those that are not given."""
+    return {k: v for k, v in {**vars(MoEConfig()), **given}.items() if k != "name"}
+
+
 def matched_expert_width(dense_width: int, num_experts_per_tok: int) -> int:
     """An expert's width, so that K of them have the active width of the dense FFN.
 

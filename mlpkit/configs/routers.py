@@ -5,6 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mlpkit.configs.run import option
+
+OVER_LAYERS = ("mean", "sum", "pooled")
+SIDES = ("output", "input")
+
+
+def _over_layers() -> Any:
+    return option("mean", "how the layers' terms become one", choices=OVER_LAYERS)
+
+
+def _apply_on() -> Any:
+    return option("output", "side of the experts that the weights multiply", choices=SIDES)
+
 
 @dataclass(kw_only=True)
 class TopKConfig:
@@ -14,19 +27,23 @@ class TopKConfig:
     score: Any = "softmax"  # softmax, or any activation's name or mapping, e.g. sigmoid
     bias: bool = False  # learned bias of the logits
     selection_bias: bool = False  # buffer that selects and never weighs
-    choose_by: str = "scores"  # scores | logits: what is compared
-    n_group: int = 1  # groups of neighbouring experts; divides num_experts
-    topk_group: int = 1  # groups a token may choose from
-    group_score: str = "max"  # max | top2: what a group is worth
-    group_fill: str = "-inf"  # -inf | zero: what rejected experts compete with
+    choose_by: str = option("scores", "what is compared", choices=("scores", "logits"))
+    n_group: int = option(1, "groups of neighbouring experts; divides num_experts", minimum=1)
+    topk_group: int = option(1, "groups a token may choose from, at most n_group", minimum=1)
+    group_score: str = option("max", "what a group is worth", choices=("max", "top2"))
+    group_fill: str = option("-inf", "what rejected experts compete with", choices=("-inf", "zero"))
     norm_topk_prob: bool = True  # divide a token's weights by their norm
-    norm_p: float = 1.0  # order of that norm
-    norm_eps: float = 0.0  # added to it
-    norm_min: float = 0.0  # it is at least this
+    norm_p: float = option(1.0, "order of that norm", minimum=1)
+    norm_eps: float = option(0.0, "added to it", minimum=0)
+    norm_min: float = option(0.0, "it is at least this", minimum=0)
     routed_scaling_factor: float = 1.0  # multiplies every weight, last
-    jitter: float = 0.0  # half width of the router's input noise in training, in [0, 1)
-    dtype: str = "float32"  # float32 | float64 | input: precision of the logits
-    apply_on: str = "output"  # output | input of the experts
+    jitter: float = option(
+        0.0, "half width of the router's input noise in training", minimum=0, below=1
+    )
+    dtype: str = option(
+        "float32", "precision of the logits", choices=("float32", "float64", "input")
+    )
+    apply_on: str = _apply_on()
 
 
 @dataclass(kw_only=True)
@@ -34,9 +51,11 @@ class SparseMixerConfig:
     """Options of PhiMoE's router."""
 
     name: str = "sparsemixer"
-    jitter: float = 0.01  # half the relative distance at which a rival is masked, in [0, 1)
+    jitter: float = option(
+        0.01, "half the relative distance at which a rival is masked", minimum=0, below=1
+    )
     sample: bool = False  # training draws its choices and weighs them by Heun's rule
-    apply_on: str = "output"  # output | input of the experts
+    apply_on: str = _apply_on()
 
 
 @dataclass(kw_only=True)
@@ -44,7 +63,7 @@ class ExpertChoiceConfig:
     """Options of the expert-choice router."""
 
     name: str = "expert_choice"
-    apply_on: str = "output"  # output | input of the experts
+    apply_on: str = _apply_on()
 
 
 @dataclass(kw_only=True)
@@ -68,10 +87,12 @@ class LoadConfig:
 
     name: str = "load"
     coefficient: float = 0.03  # factor; 0: off
-    over_layers: str = "mean"  # mean | sum | pooled
-    over_tokens: str = "batch"  # batch | sequence | token
+    over_layers: str = _over_layers()
+    over_tokens: str = option(
+        "batch", "which tokens are balanced together", choices=("batch", "sequence", "token")
+    )
     divide_by_k: bool = True  # f over the T·K choices, else over the T tokens
-    probability: str = "scores"  # scores | softmax
+    probability: str = option("scores", "what P is the mean of", choices=("scores", "softmax"))
 
 
 @dataclass(kw_only=True)
@@ -96,7 +117,7 @@ class ZLossConfig:
 
     name: str = "z"
     coefficient: float = 0.001  # factor; 0: off
-    over_layers: str = "mean"  # mean | sum | pooled
+    over_layers: str = _over_layers()
 
 
 @dataclass(kw_only=True)
@@ -105,7 +126,7 @@ class ImportanceCVConfig:
 
     name: str = "cv"
     coefficient: float = 0.01  # factor; 0: off
-    over_layers: str = "mean"  # mean | sum | pooled
+    over_layers: str = _over_layers()
 
 
 @dataclass(kw_only=True)
@@ -114,7 +135,7 @@ class L1Config:
 
     name: str = "l1"
     coefficient: float = 0.01  # factor; 0: off
-    over_layers: str = "mean"  # mean | sum | pooled
+    over_layers: str = _over_layers()
 
 
 @dataclass(kw_only=True)
@@ -123,7 +144,7 @@ class EntropyConfig:
 
     name: str = "entropy"
     coefficient: float = 0.001  # factor; negative keeps routing open, 0: off
-    over_layers: str = "mean"  # mean | sum | pooled
+    over_layers: str = _over_layers()
 
 
 @dataclass(kw_only=True)
@@ -132,6 +153,6 @@ class SelectionBiasConfig:
 
     name: str = "selection_bias"
     coefficient: float = 0.001  # speed per optimizer step, in units of the score; 0: off
-    step: str = "sign"  # sign | proportional
+    step: str = option("sign", "how far an error moves it", choices=("sign", "proportional"))
     zero_mean: bool = False  # take the mean out of each step
-    decay: float = 0.0  # share of the bias forgotten per step, in [0, 1)
+    decay: float = option(0.0, "share of the bias forgotten per step", minimum=0, below=1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+LARGEST = 2**31 - 1  # of a size: torch has no words for products of larger ones
+
 
 def option(default: Any, doc: str, **limits: Any) -> Any:
     """A field with its one-line meaning and limits.
@@ -21,11 +23,13 @@ def option(default: Any, doc: str, **limits: Any) -> Any:
 class ModelConfig:
     """The decoder around the FFN."""
 
-    hidden_size: int = option(128, "H, width of the residual stream", minimum=1)
-    num_layers: int = option(4, "number of blocks (attention + FFN)", minimum=1)
-    num_attention_heads: int = option(4, "query heads", minimum=1)
+    hidden_size: int = option(128, "H, width of the residual stream", minimum=1, maximum=LARGEST)
+    num_layers: int = option(4, "number of blocks (attention + FFN)", minimum=1, maximum=10_000)
+    num_attention_heads: int = option(4, "query heads", minimum=1, maximum=LARGEST)
     num_key_value_heads: int = option(2, "key and value heads; divides the query heads", minimum=1)
-    head_dim: int | None = option(None, "width of a head; null: H / heads", minimum=2)
+    head_dim: int | None = option(
+        None, "width of a head; null: H / heads", minimum=2, maximum=LARGEST
+    )
     qk_norm: bool = option(False, "RMSNorm on queries and keys, as Qwen3 has it")
     qk_norm_scope: str = option(
         "head",
@@ -36,7 +40,7 @@ class ModelConfig:
         "none", "biases of attention; qkv: Qwen2's", choices=("none", "qkv", "all")
     )
     vocab_size: int | None = option(
-        None, "rows of the embedding; null: the tokenizer's vocabulary", minimum=1
+        None, "rows of the embedding; null: the tokenizer's vocabulary", minimum=1, maximum=LARGEST
     )
     rope_theta: float = option(10000.0, "base of the rotary angles", above=0)
     norm_eps: float = option(1e-5, "added to the mean square in RMSNorm", above=0)

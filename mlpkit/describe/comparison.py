@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlpkit.describe.description import Description
+from mlpkit.describe.description import Description, aligned
 from mlpkit.describe.parts import Part
 from mlpkit.sizing import bytes_text
 
@@ -49,13 +49,8 @@ def side_by_side(descriptions: Sequence[Description], titles: Sequence[str]) -> 
         values = [f"{number(d):,}" + ratio(number(d), base) for d in descriptions]
         rows.append([name, *values])
     rows.append(["memory/step", *(bytes_text(d.memory.total) for d in descriptions)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
     notes = [f"note: {note}" for note in dict.fromkeys(d.note for d in descriptions) if note]
-    return "\n".join([*lines, *notes])
+    return "\n".join([*aligned(rows, side="<"), *notes])
 
 
 def formula(description: Description) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,18 +67,11 @@ class Description:
 
     def __str__(self) -> str:
         sums = (self.parameters, self.active_parameters, self.flops_per_token)
-        rows = [("", "parameters", "active", "forward FLOPs/token"), *tree(self.parts)]
+        rows: list[Row] = [("", "parameters", "active", "forward FLOPs/token"), *tree(self.parts)]
         rows.append(("total", *(f"{n:,}" for n in sums)))
-        shown = [0, 1, 2, 3] if self.active_parameters != self.parameters else [0, 1, 3]
-        widths = [max(len(row[i]) for row in rows) for i in shown]
-        lines = [
-            "  ".join(
-                f"{row[i]:<{w}}" if i == 0 else f"{row[i]:>{w}}"
-                for i, w in zip(shown, widths, strict=True)
-            ).rstrip()
-            for row in rows
-        ]
-        return "\n".join([*lines, *self.remarks()])
+        if self.active_parameters == self.parameters:
+            rows = [(head, parameters, flops) for head, parameters, _, flops in rows]
+        return "\n".join([*aligned(rows), *self.remarks()])
 
     def remarks(self) -> list[str]:
         """The lines below the tree."""
@@ -116,6 +109,24 @@ def tree(parts: tuple[Part, ...], stem: str = "") -> Iterator[Row]:
             inner = "│  " if part.parts else "   "
             yield (f"{below}{inner}width {part.width}", "", "", "")
         yield from tree(part.parts, below)
+
+
+def aligned(rows: Sequence[Sequence[str]], side: str = ">") -> list[str]:
+    """Rows of cells as lines with equal columns.
+
+    Args:
+        rows: As many cells in each.
+        side: Where the columns behind the first one stand: ">" to the right, as numbers do, or
+            "<" to the left.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<", *(side for _ in widths[1:])]
+    return [
+        "  ".join(
+            f"{cell:{to}{width}}" for cell, to, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def memory_text(memory: Memory) -> str:

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mlpkit.build import Component, seeded
 from mlpkit.build.moe import build_router, match_width
-from mlpkit.configs.moe import MoEConfig, expert_types
+from mlpkit.configs.moe import expert_types, moe_options
 from mlpkit.describe.sizes import Size, Span, count_parameters, ffn_size, fixed
 from mlpkit.sizing import combine_flops, linear_params
 
@@ -58,11 +58,6 @@ class Piece:
     def _used(self, one: Span) -> Span:
         mean = round(self.used * one.mean)
         return Span(low=self.least * one.low, mean=mean, high=self.most * one.high)
-
-
-def moe_options(options: dict[str, Any]) -> dict[str, Any]:
-    """A MoE's options, with the defaults of those that are not given."""
-    return {**vars(MoEConfig()), **options}
 
 
 def moe_size(

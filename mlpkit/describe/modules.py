@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from mlpkit.describe.description import tree
+from mlpkit.describe.description import aligned, tree
 from mlpkit.describe.parts import Part, shapes
 
 DEPTH = 3  # levels of parts below the module; more hides what one looks for
@@ -39,16 +39,8 @@ class ModuleDescription:
     def __str__(self) -> str:
         total = (self.name, f"{self.parameters:,}", f"{self.active_parameters:,}", "")
         rows = [("", "parameters", "active", ""), *tree(self.parts), total]
-        shown = [0, 1, 2] if self.active_parameters != self.parameters else [0, 1]
-        widths = [max(len(row[i]) for row in rows) for i in shown]
-        lines = (
-            "  ".join(
-                f"{row[i]:>{w}}" if i else f"{row[i]:<{w}}"
-                for i, w in zip(shown, widths, strict=True)
-            ).rstrip()
-            for row in rows
-        )
-        return "\n".join(lines)
+        columns = 3 if self.active_parameters != self.parameters else 2
+        return "\n".join(aligned([row[:columns] for row in rows]))
 
 
 def describe_module(module: nn.Module) -> ModuleDescription:

@@ -12,6 +12,7 @@ from torch import nn
 
 from mlpkit.build import Component, build_ffn, ffn_label, plain
 from mlpkit.build.parts import split
+from mlpkit.configs.moe import moe_options
 from mlpkit.describe.sizes import count_parameters, ffn_size
 from mlpkit.describe.widths import expert_width_steps, width_steps
 from mlpkit.layers import MAIN, layers_by_slot, slot_ffns, span_text
@@ -190,7 +191,7 @@ def mixture_parts(
         inherited: The run's activation.
     """
     # a dense model loads no MoE code
-    from mlpkit.describe.mixtures import moe_options, moe_pieces
+    from mlpkit.describe.mixtures import moe_pieces
 
     options = moe_options(split(ffn, {})[1])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mlpkit.lint.findings import Finding
@@ -12,6 +12,7 @@ from mlpkit.lint.mixtures import (
     capacity_leaves_room,
     coefficient_fits_its_convention,
     experts_per_token_fit,
+    groups_hold_enough_experts,
     options_are_read,
     router_is_balanced,
     routing_is_causal,
@@ -28,18 +29,16 @@ from mlpkit.lint.models import (
 )
 from mlpkit.plugins import Registries
 
-# What ``lint.allow`` may name.
+# What ``lint.allow`` may name: the errors of runs that can be made all the same.
 CODES = (
-    "large-balance",
     "non-causal",
     "small-capacity",
     "top1-normalised",
     "two-conventions",
     "unread-activation",
-    "unread-option",
 )
 
-__all__ = ["CODES", "RULES", "Finding", "lint", "takes_activation"]
+__all__ = ["CODES", "RULES", "Finding", "TrapWarning", "lint", "lint_ffn", "takes_activation"]
 
 RULES: tuple[Callable[[Any, Registries], Iterator[Finding]], ...] = (
     heads_divide,
@@ -47,6 +46,7 @@ RULES: tuple[Callable[[Any, Registries], Iterator[Finding]], ...] = (
     width_suits_the_hardware,
     activation_is_read,
     experts_per_token_fit,
+    groups_hold_enough_experts,
     top1_trains_its_router,
     routing_is_causal,
     router_is_balanced,
@@ -58,6 +58,13 @@ RULES: tuple[Callable[[Any, Registries], Iterator[Finding]], ...] = (
     experts_are_plain,
     slots_are_used,
 )
+# Those that hold whatever stands around the FFN (an encoder may look ahead), and that its
+# constructor does not refuse.
+FFN_RULES = (top1_trains_its_router,)
+
+
+class TrapWarning(UserWarning):
+    """A known trap that an FFN built in Python walks into."""
 
 
 def lint(config: Any, regs: Registries) -> list[Finding]:
@@ -70,3 +77,14 @@ def lint(config: Any, regs: Registries) -> list[Finding]:
     allowed = set(config["lint"]["allow"])
     found = [finding for rule in RULES for finding in rule(config, regs)]
     return [f for f in found if not (f.is_error and f.code and f.code in allowed)]
+
+
+def lint_ffn(ffn: Mapping[str, Any], regs: Registries) -> list[Finding]:
+    """The traps of a single FFN, without the notes.
+
+    Args:
+        ffn: Its mapping with ``name`` and, of a MoE, all of ``MoEConfig``'s options.
+        regs: The registries that its names are looked up in.
+    """
+    found = [finding for rule in FFN_RULES for finding in rule({"ffn": ffn}, regs)]
+    return [finding for finding in found if finding.is_error]

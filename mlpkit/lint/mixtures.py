@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlpkit.layers import key_of, layers_by_slot
-from mlpkit.lint.findings import Finding, mixtures, name_of
+from mlpkit.lint.findings import Finding, mixtures, name_of, router_options
 from mlpkit.plugins import Registries
 
 LARGE_BALANCE = 0.1  # ten times Switch's: the router then follows the balance more than the task
@@ -16,8 +16,8 @@ NORM_OPTIONS = {"norm_p": 1.0, "norm_eps": 0.0, "norm_min": 0.0}
 
 
 def experts_per_token_fit(config: Any, regs: Registries) -> Iterator[Finding]:
-    """A token cannot go to more experts than there are, nor than its groups hold."""
-    for key, moe in mixtures(config, regs):
+    """A token cannot go to more experts than there are."""
+    for key, moe in mixtures(config):
         num_experts, per_token = moe["num_experts"], moe["num_experts_per_tok"]
         if not 1 <= per_token <= num_experts:
             yield Finding(
@@ -25,19 +25,27 @@ def experts_per_token_fit(config: Any, regs: Registries) -> Iterator[Finding]:
                 message=f"{key}.num_experts_per_tok is {per_token} and {key}.num_experts is "
                 f"{num_experts}; choose 1 to {num_experts}",
             )
-            continue
-        router = moe["router"]
-        groups = 1 if isinstance(router, str) else router.get("n_group", 1)
-        if groups == 1:
-            continue
-        kept = router["topk_group"]
-        if num_experts % groups:
+
+
+def groups_hold_enough_experts(config: Any, regs: Registries) -> Iterator[Finding]:
+    """Groups of experts are equal, and those that a token keeps hold as many as it goes to."""
+    for key, moe in mixtures(config):
+        num_experts, per_token = moe["num_experts"], moe["num_experts_per_tok"]
+        router = router_options(moe, regs)
+        groups, kept = router.get("n_group", 1), router.get("topk_group", 1)
+        if kept > groups:
+            yield Finding(
+                code="",
+                message=f"{key}.router.topk_group is {kept} and {key}.router.n_group is {groups}; "
+                f"choose 1 to {groups}",
+            )
+        elif num_experts % groups:
             yield Finding(
                 code="",
                 message=f"{key}.num_experts is {num_experts}, which {key}.router.n_group {groups} "
                 "does not divide; change one of them",
             )
-        elif not per_token <= kept * (num_experts // groups):
+        elif groups > 1 and per_token > kept * (num_experts // groups):
             yield Finding(
                 code="",
                 message=f"{key}.num_experts_per_tok is {per_token}, but a token may choose among "
@@ -48,43 +56,39 @@ def experts_per_token_fit(config: Any, regs: Registries) -> Iterator[Finding]:
 
 def top1_trains_its_router(config: Any, regs: Registries) -> Iterator[Finding]:
     """One expert with renormalised weights: the weight is 1 whatever the router says."""
-    for key, moe in mixtures(config, regs):
-        router = moe["router"]
-        normalised = True if isinstance(router, str) else router.get("norm_topk_prob", False)
-        if moe["num_experts_per_tok"] == 1 and normalised:
+    for key, moe in mixtures(config):
+        alone = moe["num_experts_per_tok"] == 1
+        if alone and router_options(moe, regs).get("norm_topk_prob", False):
             yield Finding(
                 code="top1-normalised",
                 message=f"{key} routes each token to one expert and divides its weight by itself: "
                 "the weight is always 1 and the task gives the router no gradient. Set "
-                f"{key}.router.norm_topk_prob=false, or raise {key}.num_experts_per_tok, or allow "
-                "it with lint.allow=[top1-normalised]",
+                f"{key}.router.norm_topk_prob=false, or raise {key}.num_experts_per_tok",
             )
 
 
 def routing_is_causal(config: Any, regs: Registries) -> Iterator[Finding]:
     """In a decoder, where a token goes must not depend on later tokens."""
-    for key, moe in mixtures(config, regs):
-        router = moe["router"]
-        spec = regs.router.get(name_of(router))
-        allow = "or allow it with lint.allow=[non-causal]"
+    for key, moe in mixtures(config):
+        spec = regs.router.get(name_of(moe["router"]))
         if not spec.position_wise:
             yield Finding(
                 code="non-causal",
                 message=f"{key}.router {spec.name!r} lets tokens compete, so a token's experts "
                 "depend on later tokens and the validation loss is too good; choose a "
-                f"token-choice router such as topk, {allow}",
+                "token-choice router such as topk",
             )
         if moe.get("capacity_factor") is not None and moe.get("drop_policy") == "probs":
             yield Finding(
                 code="non-causal",
                 message=f"{key}.drop_policy=probs drops the tokens with small weights, so whether "
-                f"a token is dropped depends on later ones; choose position, {allow}",
+                "a token is dropped depends on later ones; choose position",
             )
 
 
 def router_is_balanced(config: Any, regs: Registries) -> Iterator[Finding]:
     """A router that nothing balances often collapses onto a few experts."""
-    for key, moe in mixtures(config, regs):
+    for key, moe in mixtures(config):
         if not moe.get("balance") and regs.router.get(name_of(moe["router"])).learned:
             yield Finding(
                 code="unbalanced",
@@ -95,9 +99,8 @@ def router_is_balanced(config: Any, regs: Registries) -> Iterator[Finding]:
 
 def bias_rule_has_a_bias(config: Any, regs: Registries) -> Iterator[Finding]:
     """A selection-bias rule needs a router with that bias, and the bias a rule that moves it."""
-    for key, moe in mixtures(config, regs):
-        router = moe["router"]
-        has_bias = not isinstance(router, str) and bool(router.get("selection_bias"))
+    for key, moe in mixtures(config):
+        has_bias = bool(router_options(moe, regs).get("selection_bias"))
         has_rule = "selection_bias" in (moe.get("balance") or {})
         if has_rule and not has_bias:
             yield Finding(
@@ -116,7 +119,7 @@ def bias_rule_has_a_bias(config: Any, regs: Registries) -> Iterator[Finding]:
 
 def balance_trains_a_router(config: Any, regs: Registries) -> Iterator[Finding]:
     """A balance term is a gradient for the router, and some routers have nothing to train."""
-    for key, moe in mixtures(config, regs):
+    for key, moe in mixtures(config):
         spec = regs.router.get(name_of(moe["router"]))
         # the rule of a bias is no loss, and another lint's
         terms = [name for name in moe.get("balance") or {} if name != "selection_bias"]
@@ -130,20 +133,20 @@ def balance_trains_a_router(config: Any, regs: Registries) -> Iterator[Finding]:
 
 def capacity_leaves_room(config: Any, regs: Registries) -> Iterator[Finding]:
     """A capacity factor below 1 drops tokens even from a perfectly balanced router."""
-    for key, moe in mixtures(config, regs):
+    for key, moe in mixtures(config):
         factor = moe.get("capacity_factor")
         if factor is not None and factor < 1:
             yield Finding(
                 code="small-capacity",
                 message=f"{key}.capacity_factor is {factor}: even perfectly balanced routing loses "
-                "tokens; give at least 1, or allow it with lint.allow=[small-capacity]",
+                "tokens; give at least 1",
             )
 
 
 def coefficient_fits_its_convention(config: Any, regs: Registries) -> Iterator[Finding]:
     """A load coefficient carried from another convention is K or K times the layers off."""
     layers = {key_of(slot): len(found) for slot, found in layers_by_slot(config).items()}
-    for key, moe in mixtures(config, regs):
+    for key, moe in mixtures(config):
         balance = moe.get("balance") or {}
         per_token = moe["num_experts_per_tok"]
         # what the term is when the load is balanced: the same coefficient means this much more
@@ -157,7 +160,7 @@ def coefficient_fits_its_convention(config: Any, regs: Registries) -> Iterator[F
             yield Finding(
                 code="two-conventions",
                 message=f"{key}.balance has {' and '.join(found)}: the same loss on two scales; "
-                "keep one, or allow it with lint.allow=[two-conventions]",
+                "keep one",
             )
         for name in found:
             value = balance[name]
@@ -175,8 +178,8 @@ def coefficient_fits_its_convention(config: Any, regs: Registries) -> Iterator[F
 
 def options_are_read(config: Any, regs: Registries) -> Iterator[Finding]:
     """An option that another one switches off would be a change that changes nothing."""
-    for key, moe in mixtures(config, regs):
-        router = {} if isinstance(moe["router"], str) else moe["router"]
+    for key, moe in mixtures(config):
+        router = router_options(moe, regs)
         switches = (
             (router.get("n_group", 1) == 1, GROUP_OPTIONS, "router.n_group is 1"),
             (not router.get("norm_topk_prob", True), NORM_OPTIONS, "router.norm_topk_prob is off"),
@@ -192,13 +195,13 @@ def options_are_read(config: Any, regs: Registries) -> Iterator[Finding]:
                     )
         if moe.get("drop_policy", "position") != "position" and moe.get("capacity_factor") is None:
             yield Finding(
-                code="unread-option",
+                code="",  # the MoE refuses it too, and what is below
                 message=f"{key}.drop_policy is set, but without {key}.capacity_factor nothing is "
                 "dropped; set it, or leave drop_policy at position",
             )
         if moe.get("shared_combine", "sum") != "sum" and moe.get("shared") is None:
             yield Finding(
-                code="unread-option",
+                code="",
                 message=f"{key}.shared_combine is set, but there is no shared FFN; choose one with "
                 "ffn/shared=NAME, or leave it at sum",
             )
