@@ -139,17 +139,14 @@ class MoE(FeedForward):
         Returns:
             (N, H), and the way back.
         """
-        num_experts = self.experts.num_experts
-        if self.capacity_factor is not None:
-            capacity = expert_capacity(len(routing.expert), num_experts, self.capacity_factor)
-            keep = within_capacity(routing, num_experts, capacity, self.drop_policy)
-            routing = _drop(routing, keep, num_experts)
-        order = routing.expert.argsort(stable=True)
-        token, k = routing.token.index_select(0, order), routing.num_experts_per_tok
-        counts = _count(routing.expert, num_experts)
+        routing = self.limit(routing)
+        order = routing.expert.argsort(stable=True)  # (N,), the triple of each row
+        token = routing.token.index_select(0, order)
+        counts = _count(routing.expert, self.experts.num_experts)
         if self.latent_down_proj is not None:
             tokens = self.latent_down_proj(tokens)
-        k = None if len(tokens) == 1 else k  # all rows are the one token's: nothing to place
+        # All rows of a single token are its own: there is nothing to place.
+        k = None if len(tokens) == 1 else routing.num_experts_per_tok
         where = None if k is None else places(order, token, k)
         rows = tokens.index_select(0, token) if where is None else to_rows(tokens, where)  # (N, H)
         if self.router.apply_on == "input":
@@ -159,6 +156,15 @@ class MoE(FeedForward):
         if k is None:
             return rows, Dispatch(counts, token, routing.weight.index_select(0, order), None)
         return rows, Dispatch(counts, token, routing.weight.view(-1, k), where)
+
+    def limit(self, routing: Routing) -> Routing:
+        """Takes away the triples that find no room in their expert, if there is a capacity."""
+        if self.capacity_factor is None:
+            return routing
+        num_experts = self.experts.num_experts
+        capacity = expert_capacity(len(routing.expert), num_experts, self.capacity_factor)
+        keep = within_capacity(routing, num_experts, capacity, self.drop_policy)
+        return _drop(routing, keep, num_experts)
 
     def combine(self, rows: Tensor, dispatch: Dispatch, tokens: Tensor) -> Tensor:
         """Adds each token's weighted rows.
@@ -211,18 +217,16 @@ def _check_options(
     capacity_factor: float | None,
     drop_policy: str,
 ) -> None:
-    if shared_combine not in SHARED_COMBINES:
-        raise MoEOptionError(
-            f"shared_combine is {shared_combine!r}; choose one of {', '.join(SHARED_COMBINES)}"
-        )
+    for option, value, words in (
+        ("shared_combine", shared_combine, SHARED_COMBINES),
+        ("drop_policy", drop_policy, DROP_POLICIES),
+    ):
+        if value not in words:
+            raise MoEOptionError(f"{option} is {value!r}; choose one of {', '.join(words)}")
     if shared is None and shared_combine != "sum":
         raise MoEOptionError(
             f"shared_combine is {shared_combine!r}, and there is no shared FFN to combine; "
             "give shared an FFN"
-        )
-    if drop_policy not in DROP_POLICIES:
-        raise MoEOptionError(
-            f"drop_policy is {drop_policy!r}; choose one of {', '.join(DROP_POLICIES)}"
         )
     if capacity_factor is None and drop_policy != "position":
         raise MoEOptionError(
@@ -262,10 +266,8 @@ def within_capacity(routing: Routing, num_experts: int, capacity: int, policy: s
     Returns:
         (N,) bool.
     """
-    expert, position = (
-        routing.expert,
-        torch.arange(len(routing.expert), device=routing.expert.device),
-    )
+    expert = routing.expert
+    position = torch.arange(len(expert), device=expert.device)
     first = position
     if policy == "probs":
         first = routing.weight.detach().argsort(descending=True, stable=True)

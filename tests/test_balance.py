@@ -253,11 +253,11 @@ def test_entropy_of_a_certain_token_has_a_finite_gradient():
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (bal.LoadBalance, {"over_layers": "global"}, "over_layers='global'"),
-        (bal.LoadBalance, {"over_tokens": "word"}, "over_tokens='word'"),
-        (bal.LoadBalance, {"probability": "sigmoid"}, "probability='sigmoid'"),
-        (bal.SelectionBias, {"step": "log"}, "step='log'"),
-        (bal.SelectionBias, {"decay": 1.0}, "decay=1.0"),
+        (bal.LoadBalance, {"over_layers": "global"}, "over_layers is 'global'"),
+        (bal.LoadBalance, {"over_tokens": "word"}, "over_tokens is 'word'"),
+        (bal.LoadBalance, {"probability": "sigmoid"}, "probability is 'sigmoid'"),
+        (bal.SelectionBias, {"step": "log"}, "step is 'log'"),
+        (bal.SelectionBias, {"decay": 1.0}, "decay is 1.0"),
     ],
 )
 def test_wrong_options_are_refused_by_value(make, options, message):

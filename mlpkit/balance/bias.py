@@ -55,7 +55,7 @@ class SelectionBias:
     ) -> None:
         one_of("step", step, STEPS)
         if not 0 <= decay < 1:
-            raise BalanceError(f"decay={decay}; choose a number in [0, 1)")
+            raise BalanceError(f"decay is {decay}; choose a number in [0, 1)")
         self.coefficient, self.step = coefficient, step
         self.zero_mean, self.decay = zero_mean, decay
 
@@ -92,10 +92,9 @@ def update_router_bias(model: nn.Module, record: Record) -> None:
         if layer not in inside or not rules:
             continue
         bias = selection_bias(name, layer)
-        load = loads.get(name)
-        total = summed_over_ranks(
-            torch.zeros_like(bias, dtype=torch.int64) + (0 if load is None else load)
-        )
+        # Every process takes part in the sum, also one where the layer did not run.
+        own = torch.zeros_like(bias, dtype=torch.int64) + loads.get(name, 0)
+        total = summed_over_ranks(own)
         if total.sum() > 0:
             for rule in rules:
                 rule.update(bias, total)

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mlpkit.balance.terms import SummedTerm, one_of, shares
+from mlpkit.balance.terms import SummedTerm, one_of, shares, table
 from mlpkit.routing import Routing
 
 OVER_TOKENS = ("batch", "sequence", "token")
@@ -62,7 +62,7 @@ class LoadBalance(SummedTerm):
         groups = (*group_sizes(routing, self.over_tokens), routing.num_experts)
         tokens = real.reshape(groups[:2]).sum(1)  # (G,)
         mass = (share * real.unsqueeze(-1)).reshape(groups).sum(1)  # (G, E)
-        chosen = choices(routing, real).reshape(groups).sum(1)  # (G, E)
+        chosen = table(routing, real.detach()[routing.token]).reshape(groups).sum(1)  # (G, E)
         if self.over_tokens == "batch":
             tokens, mass, chosen = map(self.total, (tokens, mass, chosen))
         whole = chosen.sum(-1) if self.divide_by_k else tokens
@@ -109,11 +109,3 @@ def group_sizes(routing: Routing, over_tokens: str) -> tuple[int, int]:
         "token": 1,
     }[over_tokens]
     return (tokens // length if length else 0), length
-
-
-def choices(routing: Routing, real: Tensor) -> Tensor:
-    """1 where a real token chose an expert, else 0: (T, E), a constant for the gradient."""
-    cells = routing.num_tokens * routing.num_experts
-    cell = routing.token * routing.num_experts + routing.expert
-    chosen = real.new_zeros(cells).scatter(0, cell, real.detach()[routing.token])
-    return chosen.view(routing.num_tokens, routing.num_experts)

@@ -102,12 +102,8 @@ class ImportanceCV(SummedTerm):
 
     def __call__(self, routing: Routing, mask: Tensor | None = None) -> Tensor:
         """Population variance over squared mean of the summed weights."""
-        shape = (routing.num_tokens, routing.num_experts)
-        cell = routing.token * routing.num_experts + routing.expert
-        # Every (token, expert) occurs once: a scatter, unlike a scatter_add, is deterministic.
-        empty = routing.weight.new_zeros(shape[0] * shape[1])
-        dense = empty.scatter(0, cell, routing.weight).view(shape)  # (T, E)
-        real = dense if mask is None else dense * mask.unsqueeze(-1)
+        weight = table(routing, routing.weight)  # (T, E)
+        real = weight if mask is None else weight * mask.unsqueeze(-1)
         importance = self.total(real.sum(0))  # (E,)
         square = importance.mean().square()
         return importance.var(unbiased=False) / square.masked_fill(square == 0, 1.0)
@@ -154,6 +150,22 @@ class Entropy(SummedTerm):
         return self.token_mean(-(share * log).sum(-1), mask)
 
 
+def table(routing: Routing, values: Tensor) -> Tensor:
+    """The values of a routing's triples by token and expert.
+
+    Args:
+        routing: N triples.
+        values: (N,).
+
+    Returns:
+        (T, E), with gradient; 0 where a token has not chosen an expert.
+    """
+    # Every (token, expert) occurs once: a scatter, unlike a scatter_add, is deterministic.
+    cell = routing.token * routing.num_experts + routing.expert
+    empty = values.new_zeros(routing.num_tokens * routing.num_experts)
+    return empty.scatter(0, cell, values).view(routing.num_tokens, routing.num_experts)
+
+
 def shares(scores: Tensor) -> Tensor:
     """Scores that sum to 1 per token, with gradient.
 
@@ -180,4 +192,4 @@ def one_of(option: str, value: str, words: tuple[str, ...]) -> None:
         BalanceError: It is none of them.
     """
     if value not in words:
-        raise BalanceError(f"{option}={value!r}; choose one of {', '.join(words)}")
+        raise BalanceError(f"{option} is {value!r}; choose one of {', '.join(words)}")

@@ -60,7 +60,7 @@ class Experts(StackedTensors):
         self.backend_reason = ""
         self._backend: Backend = Loop(self._template[0])
         # How rows reach the process that holds their expert; mlpkit.parallel puts another in.
-        self.exchange: Exchange = stay
+        self.exchange: Exchange | None = None
         self._names = stack_into(self, modules)
         self._settle(kind)
         self.train(modules[0].training)
@@ -75,6 +75,8 @@ class Experts(StackedTensors):
         Returns:
             (N, H); zeros for the rows past the last expert's.
         """
+        if self.exchange is None:  # every expert is here
+            return self._run(self.tensors(), rows, counts)
         return self.exchange(self._run, self.tensors(), rows, counts)
 
     def _run(self, tensors: Tensors, rows: Tensor, counts: Tensor) -> Tensor:
@@ -174,11 +176,6 @@ def _auto(template: nn.Module, tensors: Tensors, *, groupable: bool) -> Auto:
     narrow = row_cost(tensors) <= WIDEST  # also spares a witness of wide matrices
     fits = narrow and not verify(Padded, template, tensors)
     return Auto(template, Loop(template), Padded(template) if fits else None)
-
-
-def stay(run: Run, tensors: Tensors, rows: Tensor, counts: Tensor) -> Tensor:
-    """The exchange of one process: every expert is here."""
-    return run(tensors, rows, counts)
 
 
 def _idle(tensors: Tensors, rows: Tensor) -> Tensor:

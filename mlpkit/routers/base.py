@@ -69,7 +69,17 @@ def one_of(option: str, value: str, words: tuple[str, ...]) -> None:
         RouterError: It is none of them.
     """
     if value not in words:
-        raise RouterError(f"{option}={value!r}; choose one of {', '.join(words)}")
+        raise RouterError(f"{option} is {value!r}; choose one of {', '.join(words)}")
+
+
+def in_range(option: str, value: float, low: float, high: float = float("inf")) -> None:
+    """Refuses a number outside [low, high).
+
+    Raises:
+        RouterError: It is outside, or not a number.
+    """
+    if not low <= value < high:
+        raise RouterError(f"{option} is {value}; choose a number in [{low:g}, {high:g})")
 
 
 def init_weight(weight: Tensor) -> None:

@@ -45,7 +45,7 @@ class GroupLimit:
         if n_group < 1 or num_experts % n_group:
             raise RouterError(f"n_group={n_group} does not divide num_experts={num_experts}")
         if not 1 <= topk_group <= n_group:
-            raise RouterError(f"topk_group={topk_group}; choose between 1 and n_group={n_group}")
+            raise RouterError(f"topk_group is {topk_group}; choose between 1 and n_group={n_group}")
         size = num_experts // n_group
         if num_experts_per_tok > topk_group * size:
             raise RouterError(

@@ -7,8 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from mlpkit.routers.base import Router, init_weight, router_logits, token_choice
-from mlpkit.routers.topk import in_range
+from mlpkit.routers.base import Router, in_range, init_weight, router_logits, token_choice
 from mlpkit.routing import Routing
 
 

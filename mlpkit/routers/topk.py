@@ -13,6 +13,7 @@ from mlpkit.routers.base import (
     Router,
     RouterError,
     first_largest,
+    in_range,
     init_weight,
     one_of,
     router_logits,
@@ -197,17 +198,7 @@ def ready_score(score: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], T
         return nn.Softmax(dim=-1)
     if isinstance(score, str):
         raise RouterError(
-            f"score={score!r} is a name; give the function itself, or let "
+            f"score is the name {score!r}; give the function itself, or let "
             "mlpkit.build_router('topk', score=...) build the activation"
         )
     return score
-
-
-def in_range(option: str, value: float, low: float, high: float = float("inf")) -> None:
-    """Refuses a number outside [low, high).
-
-    Raises:
-        RouterError: It is outside, or not a number.
-    """
-    if not low <= value < high:
-        raise RouterError(f"{option}={value}; choose a number in [{low:g}, {high:g})")
