@@ -18,12 +18,12 @@ from mlpkit.cli import main
 from mlpkit.cli.plot import component, default_path
 from mlpkit.figures import PictureError, plot_activation, plot_ffn, plot_loss, save_figure
 from mlpkit.figures.canvas import DARK, LIGHT, svg_text
+from mlpkit.figures.captions import active_parameters, caption
 from mlpkit.figures.dataflow import trace
 from mlpkit.figures.fonts import CHINESE_FONTS, FontError, chinese_font
 from mlpkit.figures.labels import CHINESE, ENGLISH
 from mlpkit.figures.mixtures import diagram
 from mlpkit.figures.placement import place, spread
-from mlpkit.figures.structures import active_parameters, caption
 from mlpkit.plugins import registries
 from mlpkit.registry import UnknownNameError
 
@@ -228,6 +228,13 @@ def test_experts_that_choose_are_said_to():
     module = build_ffn({**MOE, "router": "expert_choice"}, hidden_size=8)
     choice = diagram(module, 8, ENGLISH).nodes[2]
     assert (choice.title, choice.details) == ("experts choose tokens", ("2 per token on average",))
+
+
+def test_a_preset_is_drawn_by_its_name_however_many_experts_it_has():
+    shown = texts(plot_ffn("deepseek_v3", {"name": "mixtral", "num_experts": 4}))
+    assert "deepseek_v3: moe[256×swiglu, top 8, shared swiglu]" in shown
+    assert {"8 of 256 experts", "4 of 8 groups first", "sigmoid"} <= set(shown)
+    assert "mixtral: moe[4×swiglu, top 2]" in shown
 
 
 def test_the_parameters_of_a_moe_are_counted_whole_and_active():

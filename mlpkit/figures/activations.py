@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mlpkit.build import Component
-from mlpkit.figures.canvas import NORMAL, SMALL, Theme, dress, new_figure, theme
+from mlpkit.figures.canvas import NORMAL, SMALL, Theme, dress, frame, new_figure, theme
 from mlpkit.figures.functions import Curve, curve
 from mlpkit.figures.labels import Words, number, words
 from mlpkit.figures.landmarks import Place, grid, minima, zeros
@@ -106,7 +106,7 @@ def _panel(
             if len(ends) <= MARKED:
                 xs, ys = [a for a, _ in ends], [b for _, b in ends]
                 axes.plot(xs, ys, "o", ms=size, mfc=fill, mec=colour, mew=1.0, zorder=4)
-    _frame(axes, title, span, values, colours)
+    _dress_panel(axes, title, span, values, colours)
     return found
 
 
@@ -137,7 +137,7 @@ def _ends(place: Place, span: tuple[float, float]) -> list[tuple[float, float]]:
     return [(end, place.value) for end in ends if not place.flat or end not in span]
 
 
-def _frame(
+def _dress_panel(
     axes: Any,
     title: str,
     span: tuple[float, float],
@@ -145,15 +145,10 @@ def _frame(
     colours: Theme,
 ) -> None:
     axes.set_title(title, fontsize=NORMAL + 1, color=colours.ink, loc="left", pad=6)
-    axes.set_facecolor(colours.background)
-    axes.grid(color=colours.line, linewidth=0.5, alpha=0.6)
+    frame(axes, colours)
     axes.axhline(0, color=colours.faint, linewidth=0.7, zorder=1)
     if span[0] < 0 < span[1]:
         axes.axvline(0, color=colours.faint, linewidth=0.7, zorder=1)
-    axes.tick_params(labelsize=SMALL, colors=colours.faint, length=2.5, width=0.6)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(colours.line)
     axes.set_xlim(*span)
     low, high = axes.get_ylim()
     # Of several curves one may dwarf the others, as ReLU² does ReLU; it leaves through the frame.
@@ -174,36 +169,48 @@ def _table(
     top: float,
 ) -> None:
     """Writes under the panels, for each curve, its formula and what is marked."""
-    from matplotlib.lines import Line2D  # an extra, as in canvas.new_figure
-
-    width, height = figure.get_size_inches()
-
-    def write(x: float, y: float, line: str, size: float, colour: str, **more: Any) -> Any:
-        return figure.text(x / width, y / height, line, fontsize=size, color=colour, **more)
-
     _key(figure, text, colours)
     first, second = COLUMNS
     y = top
     for index, entry in enumerate(curves):
-        colour, dashes = stroke(index, colours)
-        style = {"transform": figure.transFigure, "color": colour, "linestyle": dashes}
-        ends = (first / width, (first + INDENT - 0.07) / width)
-        figure.add_artist(Line2D(ends, [(y + 0.035) / height] * 2, linewidth=1.8, **style))
-        name = write(first + INDENT, y, entry.name, NORMAL, colour, fontweight="bold")
-        end = name.get_window_extent().x1 / figure.dpi + 0.1
-        if entry.formula:
-            formula = write(end, y, f"f(x) = {entry.formula}", NORMAL, colours.ink)
-            end = formula.get_window_extent().x1 / figure.dpi
-        if entry.derivative and end < second - 0.1:
-            slope = write(second, y, f"f′(x) = {entry.derivative}", NORMAL, colours.ink)
-            slope.set_visible(slope.get_window_extent().x1 / figure.dpi < width)
+        _head(figure, entry, stroke(index, colours), y, colours)
         for left, places in zip((first + INDENT, second), found, strict=True):
             line = text.pause.join(summary(*places[index], span, text))
-            write(left, y - 0.15, line, SMALL, colours.faint)
+            _write(figure, left, y - 0.15, line, SMALL, colours.faint)
         if entry.note:
             y -= 0.155
-            write(first + INDENT, y - 0.15, entry.note, SMALL, colours.faint)
+            _write(figure, first + INDENT, y - 0.15, entry.note, SMALL, colours.faint)
         y -= ROW
+
+
+def _head(figure: Figure, entry: Curve, style: tuple[str, Any], y: float, colours: Theme) -> None:
+    """A curve's sample, name and formula, and its derivative where there is room."""
+    from matplotlib.lines import Line2D  # an extra, as in canvas.new_figure
+
+    (width, height), (first, second) = figure.get_size_inches(), COLUMNS
+    colour, dashes = style
+    ends = (first / width, (first + INDENT - 0.07) / width)
+    line = {"transform": figure.transFigure, "color": colour, "linestyle": dashes}
+    figure.add_artist(Line2D(ends, [(y + 0.035) / height] * 2, linewidth=1.8, **line))
+    name = _write(figure, first + INDENT, y, entry.name, NORMAL, colour, fontweight="bold")
+    end = _right(name) + 0.1
+    if entry.formula:
+        end = _right(_write(figure, end, y, f"f(x) = {entry.formula}", NORMAL, colours.ink))
+    if entry.derivative and end < second - 0.1:
+        slope = _write(figure, second, y, f"f′(x) = {entry.derivative}", NORMAL, colours.ink)
+        slope.set_visible(_right(slope) < width)
+
+
+def _write(
+    figure: Figure, x: float, y: float, line: str, size: float, colour: str, **more: Any
+) -> Any:
+    width, height = figure.get_size_inches()
+    return figure.text(x / width, y / height, line, fontsize=size, color=colour, **more)
+
+
+def _right(text: Any) -> float:
+    """Where a text ends, in inches."""
+    return float(text.get_window_extent().x1 / text.figure.dpi)
 
 
 def _key(figure: Figure, text: Words, colours: Theme) -> None:

@@ -101,7 +101,7 @@ def theme(dark: bool) -> Theme:
     return DARK if dark else LIGHT
 
 
-def new_figure(width: float, height: float, *, dark: bool = False) -> Figure:
+def new_figure(width: float, height: float, *, dark: bool) -> Figure:
     """An empty figure that shows itself in a notebook.
 
     Args:
@@ -133,6 +133,16 @@ def blank_axes(figure: Figure) -> Any:
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
     axes.set_axis_off()
     return axes
+
+
+def frame(axes: Any, colours: Theme) -> None:
+    """Gives axes their background, a faint grid, and lines on the left and below alone."""
+    axes.set_facecolor(colours.background)
+    axes.grid(color=colours.line, linewidth=0.5, alpha=0.6)
+    axes.tick_params(labelsize=SMALL, colors=colours.faint, length=2.5, width=0.6)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(colours.line)
 
 
 def dress(figure: Figure, lang: str) -> None:

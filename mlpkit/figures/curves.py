@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mlpkit.figures.canvas import (
     NORMAL,
-    SMALL,
     MissingExtraError,
     dress,
+    frame,
     new_figure,
     save_figure,
     theme,
@@ -52,7 +52,7 @@ def plot_loss(metrics: Sequence[dict[str, Any]], *, dark: bool = False, lang: st
     width, height = 4.8, 3.0
     figure = new_figure(width, height, dark=dark)
     axes = figure.add_axes((0.55 / width, 0.45 / height, 4.1 / width, 2.4 / height))
-    axes.set_facecolor(colours.background)
+    frame(axes, colours)
     kinds = (("loss", text.training, "-"), ("val_loss", text.validation, "o-"))
     for (key, label, style), colour in zip(kinds, colours.series, strict=False):
         points = [(line["step"], line[key]) for line in metrics if key in line]
@@ -61,11 +61,6 @@ def plot_loss(metrics: Sequence[dict[str, Any]], *, dark: bool = False, lang: st
             axes.plot(steps, losses, style, label=label, color=colour, ms=3.5, lw=1.3)
     axes.set_xlabel(text.step, fontsize=NORMAL, color=colours.ink)
     axes.set_ylabel(text.loss, fontsize=NORMAL, color=colours.ink)
-    axes.tick_params(labelsize=SMALL, colors=colours.faint, length=2.5, width=0.6)
-    axes.grid(color=colours.line, linewidth=0.5, alpha=0.6)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(colours.line)
     if axes.lines:
         axes.legend(frameon=False, fontsize=NORMAL, labelcolor=colours.ink)
     dress(figure, lang)

@@ -189,14 +189,14 @@ def child_node(path: str, child: nn.Module, text: Words) -> Node:
     return Node(name=path, kind="plain", title=title, details=(detail, *shapes[:2]))
 
 
-def linear_node(path: str, linear: nn.Linear, title: str = "") -> Node:
+def linear_node(path: str, linear: nn.Linear) -> Node:
     """The box of a linear layer: its name, and its widths."""
     widths = (linear.in_features, linear.out_features)
     bias = "" if linear.bias is None else " + b"
     return Node(
         name=path,
         kind="linear",
-        title=title or path.rpartition(".")[2],
+        title=path.rpartition(".")[2],
         details=(f"{widths[0]} → {widths[1]}{bias}",),
         sizes=widths,
     )

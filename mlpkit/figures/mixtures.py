@@ -88,39 +88,42 @@ def router_nodes(router: Router, text: Words) -> tuple[Node, Node]:
         router: The router.
         text: The language of the labels.
     """
-    weight = getattr(router, "weight", None)
-    bias = "" if getattr(router, "bias", None) is None else " + b"
-    size = () if weight is None else (f"{weight.shape[1]} → {weight.shape[0]}{bias}",)
-    score = getattr(router, "score", None)
-    named = score.name if isinstance(score, Activation) else type(score).__name__.lower()
-    kind = () if score is None else (named,)
+    details = (type(router).__name__, *_scoring(router))
+    first = Node(name="router", kind="router", title=text.router, details=details, sources=("x",))
     k, experts = router.num_experts_per_tok, router.num_experts
-    chooses = text.chooses.format(k=k, experts=experts)
-    details = []
-    if isinstance(router, ExpertChoiceRouter):
-        chooses = text.experts_choose
-        details.append(text.average.format(k=k))
-    if getattr(router, "e_score_correction_bias", None) is not None:
-        details.append(text.selection_bias)
-    groups = getattr(router, "groups", None)
-    if groups is not None and groups.n_group > 1:
-        details.append(text.groups.format(k=groups.topk_group, groups=groups.n_group))
-    if getattr(router, "norm_topk_prob", False):
-        details.append(text.normalised)
-    scale = getattr(router, "routed_scaling_factor", 1.0)
-    if scale != 1:
-        details.append(f"× {scale:g}")
-    first = Node(
-        name="router",
-        kind="router",
-        title=text.router,
-        details=(type(router).__name__, *size, *kind),
-        sources=("x",),
-    )
+    by_experts = isinstance(router, ExpertChoiceRouter)
     second = Node(
-        name="choice", kind="router", title=chooses, details=tuple(details), sources=("router",)
+        name="choice",
+        kind="router",
+        title=text.experts_choose if by_experts else text.chooses.format(k=k, experts=experts),
+        details=((text.average.format(k=k),) if by_experts else ()) + tuple(_rules(router, text)),
+        sources=("router",),
     )
     return first, second
+
+
+def _scoring(router: Router) -> Iterator[str]:
+    """How a router scores: its matrix, and its score function."""
+    weight, score = getattr(router, "weight", None), getattr(router, "score", None)
+    if weight is not None:
+        bias = "" if getattr(router, "bias", None) is None else " + b"
+        yield f"{weight.shape[1]} → {weight.shape[0]}{bias}"
+    if score is not None:
+        yield score.name if isinstance(score, Activation) else type(score).__name__.lower()
+
+
+def _rules(router: Router, text: Words) -> Iterator[str]:
+    """What bends a router's choice and its weights."""
+    if getattr(router, "e_score_correction_bias", None) is not None:
+        yield text.selection_bias
+    groups = getattr(router, "groups", None)
+    if groups is not None and groups.n_group > 1:
+        yield text.groups.format(k=groups.topk_group, groups=groups.n_group)
+    if getattr(router, "norm_topk_prob", False):
+        yield text.normalised
+    scale = getattr(router, "routed_scaling_factor", 1.0)
+    if scale != 1:
+        yield f"× {scale:g}"
 
 
 def _expert_cards(moe: MoE, text: Words) -> Iterator[Node]:

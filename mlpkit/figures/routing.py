@@ -8,7 +8,6 @@ from typing import Any, TypeGuard
 
 from mlpkit.figures.charts import (
     BOTTOM,
-    DASHES,
     HEIGHT,
     LEFT,
     RIGHT,
@@ -17,10 +16,10 @@ from mlpkit.figures.charts import (
     WIDTH,
     Chart,
     Scale,
-    clipped,
     scale_over,
     tip,
 )
+from mlpkit.figures.legends import dashes, draw_legend, legend_height
 
 MEASURES: dict[str, tuple[str, str]] = {  # of metrics.jsonl: name of the axis
     "router_entropy": ("router entropy (nats)", "路由熵（nat）"),
@@ -29,7 +28,6 @@ MEASURES: dict[str, tuple[str, str]] = {  # of metrics.jsonl: name of the axis
     "load_entropy": ("load entropy / log E", "负载熵 / log E"),
     "dropped_share": ("share of choices dropped", "被丢弃的选择占比"),
 }
-LEGEND = 15.0  # height of a line of the legend
 Points = list[tuple[float, float]]
 
 
@@ -52,7 +50,7 @@ def plot_routing(
     label = {"en": english, "zh": chinese}
     lines = {name: _points(rows, measure) for name, rows in runs.items()}
     lines = {name: points for name, points in lines.items() if points}
-    height = HEIGHT + 6 + LEGEND * math.ceil(len(lines) / 2)
+    height = HEIGHT + legend_height(len(lines))
     chart = Chart(width=WIDTH, height=height, title=label, langs=langs, dark=dark)
     if not lines:
         return chart.nothing()
@@ -61,26 +59,21 @@ def plot_routing(
     y = scale_over(values, HEIGHT - BOTTOM, TOP)
     chart.axes(x, y, x_label={"en": "step", "zh": "步数"}, y_label=label)
     for index, (name, points) in enumerate(lines.items()):
-        _draw_line(chart, (index, name), points, x, y)
+        _draw_line(chart, index, name, points, x, y)
+    draw_legend(chart, list(enumerate(lines)))
     return chart
 
 
-def _draw_line(chart: Chart, line: tuple[int, str], points: Points, x: Scale, y: Scale) -> None:
-    """One run's line, its points, and its name below."""
-    index, name = line
-    dash = DASHES[index // SHAPES % len(DASHES)]
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+def _draw_line(chart: Chart, index: int, name: str, points: Points, x: Scale, y: Scale) -> None:
+    """One run's line and its points."""
     path = " ".join(f"{x(step):g},{y(value):g}" for step, value in points)
     chart.add(f'<g class="series s{index % SHAPES}">')
-    chart.add(f'<polyline class="line"{dashed} points="{path}"/>')
+    chart.add(f'<polyline class="line"{dashes(index)} points="{path}"/>')
     for step, value in points[:: max(1, len(points) // 40)]:
         words = tip(f"{name}: {value:.4g} @ {step:g}")
         place = f'cx="{x(step):g}" cy="{y(value):g}"'
         chart.add(f'<circle class="dot" {place} r="2.6">{words}</circle>')
-    left = LEFT + (index % 2) * (WIDTH - LEFT) / 2
-    base = HEIGHT + 4 + LEGEND * (index // 2)
-    chart.add(f'<path class="line"{dashed} d="M{left:g} {base - 4:g}h22"/></g>')
-    chart.text(left + 28, base, clipped(name, 46))
+    chart.add("</g>")
 
 
 def _points(rows: Sequence[Mapping[str, Any]], measure: str) -> Points:

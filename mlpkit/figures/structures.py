@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
 
-from mlpkit.build import Component, build_ffn, ffn_label
-from mlpkit.describe import count_parameters
-from mlpkit.experts import Experts
+from mlpkit.build import Component, build_ffn
 from mlpkit.figures.canvas import NORMAL, SMALL, Theme, blank_axes, dress, new_figure, theme
+from mlpkit.figures.captions import caption
 from mlpkit.figures.dataflow import Graph, Node
 from mlpkit.figures.labels import Words, words
 from mlpkit.figures.mixtures import diagram
 from mlpkit.figures.placement import GAP, LINE, PAD, SIDE, Plan, Spot, place, text_width
-from mlpkit.moe import MoE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +28,7 @@ def plot_ffn(
     """Draws the structure of FFNs, each from its built module, from input (below) to output.
 
     Args:
-        names: Names of registered FFNs, or mappings with a name and options.
+        names: Names of registered FFNs or presets, or mappings with a name and options.
         hidden_size: H, the width of input and output.
         dark: Whether the background is dark.
         lang: "en" or "zh".
@@ -45,7 +43,8 @@ def plot_ffn(
         FontError: No installed font has the language's characters.
     """
     text, colours = words(lang), theme(dark)
-    modules = [build_ffn(name, hidden_size=hidden_size) for name in names]
+    with torch.device("meta"):  # a picture needs shapes alone, however many the experts are
+        modules = [build_ffn(name, hidden_size=hidden_size) for name in names]
     graphs = [diagram(module, hidden_size, text) for module in modules]
     plans = [place(graph) for graph in graphs]
     captions = [caption(name, module, text) for name, module in zip(names, modules, strict=True)]
@@ -64,38 +63,6 @@ def plot_ffn(
         left += room + BETWEEN
     dress(figure, lang)
     return figure
-
-
-def caption(name: Component, module: nn.Module, text: Words) -> tuple[str, ...]:
-    """What an FFN is, its parameters, and those that a token uses.
-
-    Args:
-        name: The name or mapping that it was built from.
-        module: The built FFN.
-        text: The language.
-    """
-    total = count_parameters([module])
-    lines = [ffn_label(name), text.parameters.format(count=f"{total:,}")]
-    active = active_parameters(module)
-    if active is not None:
-        lines.append(text.active.format(count=f"{active:,}"))
-    return tuple(lines)
-
-
-def active_parameters(module: nn.Module) -> int | None:
-    """The parameters that one token uses: all but those of the experts it does not pass.
-
-    Args:
-        module: An FFN.
-
-    Returns:
-        The number; None where there are no experts, or where it depends on the chosen ones.
-    """
-    if not isinstance(module, MoE) or not isinstance(module.experts, Experts):
-        return None
-    experts = count_parameters([module.experts])
-    used = experts // module.router.num_experts * module.router.num_experts_per_tok
-    return count_parameters([module]) - experts + used
 
 
 def draw(
@@ -140,11 +107,16 @@ def draw(
     for node in graph.nodes:
         _box(axes, node, spots[node.name], colours, level)
         if node.inner is not None:
-            inner, spot = plan.inner[node.name], spots[node.name]
-            entry = next((n.name for n in node.inner.nodes if n.kind == "input"), "")
-            x = inner.spots[entry].x if entry else inner.width / 2
-            start = (spot.x - x, spot.y + (0.0 if node.inner.traced else PAD))
+            inner = plan.inner[node.name]
+            start = _entry(node.inner, inner, spots[node.name])
             draw(axes, node.inner, inner, start, text, colours, level + 5)
+
+
+def _entry(graph: Graph, plan: Plan, card: Spot) -> tuple[float, float]:
+    """The lower left corner of a card's diagram: its input stands in the middle of the card."""
+    entry = next((node.name for node in graph.nodes if node.kind == "input"), "")
+    x = plan.spots[entry].x if entry else plan.width / 2
+    return card.x - x, card.y + (0.0 if graph.traced else PAD)
 
 
 def route(

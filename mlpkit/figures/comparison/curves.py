@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from mlpkit.figures.charts import (
     BOTTOM,
-    DASHES,
     HEIGHT,
     LEFT,
     RIGHT,
@@ -18,13 +17,11 @@ from mlpkit.figures.charts import (
     Chart,
     Label,
     Scale,
-    clipped,
     scale_over,
     short,
     tip,
 )
-
-LEGEND = 15.0  # height of a line of the legend
+from mlpkit.figures.legends import dashes, draw_legend, legend_height
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ def draw_curves(
         legend: Whether names are written below; a page has its own switches.
     """
     curves = [curve for curve in curves if len(curve.x)]
-    height = HEIGHT + (LEGEND * math.ceil(len(curves) / 2) + 6 if legend else 0)
+    height = HEIGHT + (legend_height(len(curves)) if legend else 0)
     chart = Chart(width=WIDTH, height=height, title=title, langs=langs, dark=dark)
     if not curves:
         return chart.nothing()
@@ -88,7 +85,7 @@ def draw_curves(
         _draw_curve(chart, curve, x, y)
     chart.add("</svg>")
     if legend:
-        _draw_legend(chart, curves)
+        draw_legend(chart, [(curve.index, curve.name) for curve in curves])
     return chart
 
 
@@ -115,7 +112,7 @@ def _draw_curve(chart: Chart, curve: Curve, x: Scale, y: Scale) -> None:
         lower = [f"{left:g},{low:g}" for left, low, _ in reversed(edges)]
         chart.add(f'<polygon class="band" points="{" ".join((*upper, *lower))}"/>')
     line = " ".join(f"{left:g},{up:g}" for left, up, *_ in points)
-    chart.add(f'<polyline class="line"{_dash(curve.index)} points="{line}"/>')
+    chart.add(f'<polyline class="line"{dashes(curve.index)} points="{line}"/>')
     every = max(1, math.ceil(len(points) / 40))  # a mark to point at about every 15 pixels
     for left, up, a, b, low, high in points[::-1][::every]:
         span = f" [{low:.5g}, {high:.5g}]" if low <= high else ""
@@ -128,28 +125,8 @@ def _draw_curve(chart: Chart, curve: Curve, x: Scale, y: Scale) -> None:
 
 
 def swatch(index: int) -> str:
-    """A short line in the style of a curve, for a switch beside its name.
-
-    Args:
-        index: The number of the curve.
-    """
+    """A short line in the style of a line's number, for a switch beside its name."""
     return (
         f'<svg class="chart" viewBox="0 0 26 10" aria-hidden="true"><g class="s{index % SHAPES}">'
-        f'<path class="line"{_dash(index)} d="M0 5h26"/></g></svg>'
+        f'<path class="line"{dashes(index)} d="M0 5h26"/></g></svg>'
     )
-
-
-def _dash(index: int) -> str:
-    dash = DASHES[index // SHAPES % len(DASHES)]
-    return f' stroke-dasharray="{dash}"' if dash else ""
-
-
-def _draw_legend(chart: Chart, curves: Sequence[Curve]) -> None:
-    for number, curve in enumerate(curves):
-        left = LEFT + (number % 2) * (WIDTH - LEFT) / 2
-        base = HEIGHT + 4 + LEGEND * (number // 2)
-        chart.add(
-            f'<g class="s{curve.index % SHAPES}"><path class="line"{_dash(curve.index)} '
-            f'd="M{left:g} {base - 4:g}h22"/></g>'
-        )
-        chart.text(left + 28, base, clipped(curve.name, 46))

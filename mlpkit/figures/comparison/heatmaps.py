@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlpkit.figures.charts import (
-    Chart,
-    Label,
-    clipped,
-    tip,
-)
+from mlpkit.figures.charts import Chart, Label, clipped, tip
 
 
 @dataclass(frozen=True, kw_only=True)
