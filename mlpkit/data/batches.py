@@ -181,7 +181,7 @@ def _windows(
 
 def _require_tokens(split: str, found: int, sequence_length: int) -> None:
     if sequence_length < 1:
-        raise DataError(f"sequence_length={sequence_length}: must be at least 1")
+        raise DataError(f"sequence_length is {sequence_length}; give at least 1")
     if found < sequence_length + 1:
         raise DataError(
             f"the {split} split has {found} tokens, one sequence of {sequence_length} needs "

@@ -6,15 +6,12 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from filelock import FileLock
-
 from mlpkit.data.cache import default_cache_dir
-from mlpkit.data.packing import pieces, writing
+from mlpkit.data.packing import locked, pieces, sync, writing
 from mlpkit.data.sources import DataError, Source
 from mlpkit.data.split import choose_split, divide
 from mlpkit.data.tokenizers import EOS_TOKENS, JsonTokenizer, tokenizers_library
@@ -67,16 +64,11 @@ def trained_bpe(
     made_from = [FORMAT, size, val_fraction, source.fingerprint(), _library_version(name)]
     key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:24]
     folder = root / key
-    if not (folder / "tokenizer.json").is_file():
-        with writing(root):
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / ".lock")
-            lock.acquire()
-        try:
-            if not (folder / "tokenizer.json").is_file():
-                _write(folder / "tokenizer.json", _train(name, size, source, val_fraction))
-        finally:
-            lock.release()
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        with locked(folder):
+            if not file.is_file():  # the process that was waited for may have made it
+                _write(file, _train(name, size, source, val_fraction))
     tokenizer = JsonTokenizer(path=str(folder))
     tokenizer.name = name
     return tokenizer
@@ -117,14 +109,13 @@ def training_text(source: Source, val_fraction: float) -> Iterator[str]:
 
 
 def _write(path: Path, content: str) -> None:
-    with writing(path.parent):
-        descriptor, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+    """Writes a file that is there whole or not at all; the caller holds the lock of its folder."""
+    with writing(path.parent.parent):
+        path.parent.mkdir(exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(content, encoding="utf-8")
+        sync(unfinished)
+        os.replace(unfinished, path)
 
 
 def _library_version(name: str) -> str:

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 
 from mlpkit.data.packing import (
     BYTE_COUNTS,
     SplitCounts,
     SplitWriter,
     TokenFile,
+    locked,
     sync,
     writing,
 )
@@ -121,7 +121,7 @@ def load_data(
             or the cache cannot be written.
     """
     if not 0 < val_fraction < 1:
-        raise DataError(f"data.val_fraction={val_fraction}: must be between 0 and 1, e.g. 0.05")
+        raise DataError(f"data.val_fraction is {val_fraction}; give a number between 0 and 1")
     root = cache_dir or default_cache_dir()
     folder = root / cache_key(source, tokenizer, val_fraction)
     meta = read_metadata(folder) or _build_under_lock(folder, source, tokenizer, val_fraction)
@@ -174,14 +174,8 @@ def read_metadata(folder: Path) -> Metadata | None:
 def _build_under_lock(
     folder: Path, source: Source, tokenizer: Tokenizer, val_fraction: float
 ) -> Metadata:
-    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-    with writing(folder.parent):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    try:
+    with locked(folder):
         return read_metadata(folder) or _build(folder, source, tokenizer, val_fraction)
-    finally:
-        lock.release()
 
 
 def _build(folder: Path, source: Source, tokenizer: Tokenizer, val_fraction: float) -> Metadata:

@@ -8,8 +8,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mlpkit.data.records import hash_of, utf8
-from mlpkit.data.sources import DataError, Document, NamedFile, find_files
+from mlpkit.data.records import utf8
+from mlpkit.data.sources import (
+    PATH,
+    DataError,
+    Document,
+    NamedFile,
+    find_files,
+    hash_files,
+    with_text,
+)
 
 ROWS_AT_A_TIME = 256
 
@@ -30,7 +38,7 @@ class Parquet:
 
     def __init__(self, *, path: str | None = None, column: str = "text") -> None:
         if not path:
-            raise DataError("data=parquet needs data.path=FILE (a file, a folder or a glob)")
+            raise DataError(f"data=parquet needs {PATH}")
         self.path = path
         self.column = column
 
@@ -40,14 +48,13 @@ class Parquet:
         Raises:
             DataError: Nothing is found, a file is not Parquet, or it has no such column of texts.
         """
-        found = 0
-        for file in self.files():
-            for row, value in enumerate(self._values(file)):
-                if text := _text(value, f"data.path={self.path}: {file.path}, row {row}"):
-                    found += 1
-                    yield Document(f"{file.name}:{row}", text)
-        if not found:
-            raise DataError(f"data.path={self.path}: no row has text; give a file with some")
+        asked = f"data.path={self.path}"
+        found = (
+            Document(f"{file.name}:{row}", _text(value, f"{asked}: {file.path}, row {row}"))
+            for file in self.files()
+            for row, value in enumerate(self._values(file))
+        )
+        yield from with_text(found, f"{asked}: no row has text")
 
     def fingerprint(self) -> str:
         """A sha256 over names and contents, and the column.
@@ -55,7 +62,7 @@ class Parquet:
         Raises:
             DataError: Nothing is found, or a file cannot be read.
         """
-        return f"parquet-{self.column}-{hash_of(self.path, self.files())}"
+        return f"parquet-{self.column}-{hash_files(self.files(), f'data.path={self.path}')}"
 
     def files(self) -> list[NamedFile]:
         """The files by name.
@@ -115,13 +122,12 @@ class HubDataset:
         Raises:
             DataError: The dataset cannot be loaded, or has no such column of texts.
         """
-        found = 0
-        for row, value in enumerate(self._column()):
-            if text := _text(value, f"data.path={self.path}: {self.split}, row {row}"):
-                found += 1
-                yield Document(f"{self.split}:{row}", text)
-        if not found:
-            raise DataError(f"data.path={self.path}: no row of {self.split!r} has text")
+        asked = f"data.path={self.path}: {self.split}"
+        found = (
+            Document(f"{self.split}:{row}", _text(value, f"{asked}, row {row}"))
+            for row, value in enumerate(self._column())
+        )
+        yield from with_text(found, f"{asked}: no row has text")
 
     def fingerprint(self) -> str:
         """A sha256 over the texts: a dataset's own fingerprint changes with the library.
@@ -152,9 +158,7 @@ class HubDataset:
             else:
                 name = str(folder) if folder.exists() else self.path
                 loaded = datasets.load_dataset(name, self.subset, split=self.split)
-        except (
-            Exception
-        ) as error:  # the Hub, the network, the disk and the parsers each have theirs
+        except Exception as error:  # the Hub, the disk and the parsers each have their own
             raise DataError(
                 f"data.path={self.path}: the dataset cannot be loaded "
                 f"({type(error).__name__}: {_one_line(error)}); check data.path, data.subset and "

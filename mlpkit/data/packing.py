@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from mlpkit.data.sources import DataError
 from mlpkit.data.tokenizers import Tokenizer
@@ -154,6 +155,26 @@ def writing(root: Path) -> Iterator[None]:
             f"cannot write the token cache in {root}: {error.strerror or error}; make room or set "
             "MLPKIT_CACHE to a folder that can be written"
         ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A block that one process at a time is in, for what is made once and kept in a folder.
+
+    Args:
+        folder: What is made; the lock lies beside it, in the folder of the caches.
+
+    Raises:
+        DataError: The folder of the caches cannot be written to.
+    """
+    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+    with writing(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def sync(path: Path) -> None:

@@ -8,7 +8,15 @@ import zlib
 from collections.abc import Iterator
 from typing import IO
 
-from mlpkit.data.sources import DataError, Document, NamedFile, find_files, hash_files
+from mlpkit.data.sources import (
+    PATH,
+    DataError,
+    Document,
+    NamedFile,
+    find_files,
+    hash_files,
+    with_text,
+)
 
 LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 LONGEST_LINE = 64 * 2**20  # bytes; a file without line breaks would else be one line of any size
@@ -32,7 +40,7 @@ class JsonLines:
 
     def __init__(self, *, path: str | None = None, field: str = "text") -> None:
         if not path:
-            raise DataError("data=jsonl needs data.path=FILE (a file, a folder or a glob)")
+            raise DataError(f"data=jsonl needs {PATH}")
         self.path = path
         self.field = field
 
@@ -42,14 +50,13 @@ class JsonLines:
         Raises:
             DataError: Nothing is found, a file cannot be read, or a line is not such an object.
         """
-        found = 0
-        for file in self.files():
-            for number, line in self._lines(file):
-                if text := self._text(line, f"data.path={self.path}: {file.path}:{number}"):
-                    found += 1
-                    yield Document(f"{file.name}:{number}", text)
-        if not found:
-            raise DataError(f"data.path={self.path}: no line has text; give a file with some")
+        asked = f"data.path={self.path}"
+        found = (
+            Document(f"{file.name}:{number}", self._text(line, f"{asked}: {file.path}:{number}"))
+            for file in self.files()
+            for number, line in self._lines(file)
+        )
+        yield from with_text(found, f"{asked}: no line has text")
 
     def fingerprint(self) -> str:
         """A sha256 over names and contents, and the field.
@@ -57,7 +64,7 @@ class JsonLines:
         Raises:
             DataError: Nothing is found, or a file cannot be read.
         """
-        return f"jsonl-{self.field}-{hash_of(self.path, self.files())}"
+        return f"jsonl-{self.field}-{hash_files(self.files(), f'data.path={self.path}')}"
 
     def files(self) -> list[NamedFile]:
         """The files by name.
@@ -116,22 +123,6 @@ class JsonLines:
 
 def _next_line(stream: IO[bytes] | gzip.GzipFile) -> bytes:
     return stream.readline(LONGEST_LINE + 1)
-
-
-def hash_of(path: str, files: list[NamedFile]) -> str:
-    """The sha256 of files.
-
-    Args:
-        path: What the configuration called them, for the message.
-        files: The files.
-
-    Raises:
-        DataError: One cannot be read.
-    """
-    try:
-        return hash_files(files)
-    except OSError as error:
-        raise DataError(f"data.path={path}: cannot be read: {error}") from error
 
 
 def utf8(text: str, place: str) -> bytes:

@@ -21,6 +21,7 @@ STDLIB_SKIPPED_FOLDERS = frozenset(
 )
 STDLIB_SKIPPED_FILES = ("_sysconfigdata", "sitecustomize", "usercustomize", "pydoc_data/topics")
 SNIFFED_BYTES = 8192
+PATH = "data.path=FILE (a file, a folder or a glob)"  # what every source of the user's files needs
 
 
 class DataError(ValueError):
@@ -70,12 +71,12 @@ class PyStdlib:
     def documents(self) -> Iterator[Document]:
         """Yields the files by name, with paths relative to the library's folder."""
         for name, path in stdlib_files(Path(sysconfig.get_path("stdlib"))):
-            yield Document(name, path.read_bytes())
+            yield Document(name, read_file(path, "data=pystdlib"))
 
     def fingerprint(self) -> str:
         """The Python version and a sha256 over names and contents, in about 0.1 s."""
         files = stdlib_files(Path(sysconfig.get_path("stdlib")))
-        return f"python-{platform.python_version()}-{hash_files(files)}"
+        return f"python-{platform.python_version()}-{hash_files(files, 'data=pystdlib')}"
 
 
 class TextFiles:
@@ -94,7 +95,7 @@ class TextFiles:
 
     def __init__(self, *, path: str | None = None) -> None:
         if not path:
-            raise DataError("data=text needs data.path=FILE (a file, a folder or a glob)")
+            raise DataError(f"data=text needs {PATH}")
         self.path = path
 
     def documents(self) -> Iterator[Document]:
@@ -103,16 +104,8 @@ class TextFiles:
         Raises:
             DataError: Nothing is found, a file cannot be read or is not UTF-8, or all are empty.
         """
-        found = 0
-        for name, path in self.files():
-            text = self._read(path)
-            if text:
-                found += 1
-                yield Document(name, text)
-        if not found:
-            raise DataError(
-                f"data.path={self.path}: empty (0 bytes of text); give a file with text"
-            )
+        found = (Document(name, self._read(path)) for name, path in self.files())
+        yield from with_text(found, f"data.path={self.path}: empty (0 bytes of text)")
 
     def fingerprint(self) -> str:
         """A sha256 over names and contents; where the files lie does not matter.
@@ -120,10 +113,7 @@ class TextFiles:
         Raises:
             DataError: Nothing is found, or a file cannot be read.
         """
-        try:
-            return f"text-{hash_files(self.files())}"
-        except OSError as error:
-            raise DataError(f"data.path={self.path}: cannot be read: {error}") from error
+        return f"text-{hash_files(self.files(), f'data.path={self.path}')}"
 
     def files(self) -> list[NamedFile]:
         """The files by name.
@@ -134,11 +124,9 @@ class TextFiles:
         return find_files(self.path, lambda file: not is_binary(file.path), "text")
 
     def _read(self, path: Path) -> bytes:
+        text = read_file(path, f"data.path={self.path}")
         try:
-            text = path.read_bytes()
             text.decode()
-        except OSError as error:
-            raise DataError(f"data.path={self.path}: cannot be read: {error}") from error
         except UnicodeDecodeError as error:
             raise DataError(
                 f"data.path={self.path}: {path} is not UTF-8 at byte {error.start} "
@@ -146,6 +134,25 @@ class TextFiles:
                 "as data.path='folder/**/*.txt'"
             ) from error
         return text
+
+
+def with_text(documents: Iterable[Document], nothing: str) -> Iterator[Document]:
+    """The documents that are not empty, of which there must be one.
+
+    Args:
+        documents: The documents.
+        nothing: What to say of them if they are.
+
+    Raises:
+        DataError: All are empty.
+    """
+    found = False
+    for document in documents:
+        if document.text:
+            found = True
+            yield document
+    if not found:
+        raise DataError(f"{nothing}; give a source with some")
 
 
 def find_files(path: str, wanted: Callable[[NamedFile], bool], what: str) -> list[NamedFile]:
@@ -230,14 +237,46 @@ def walk(root: Path, skipped: Iterable[str] = ()) -> list[NamedFile]:
     return sorted(files)
 
 
-def hash_files(files: Iterable[NamedFile]) -> str:
-    """The sha256 of names, sizes and contents."""
+def hash_files(files: Iterable[NamedFile], asked: str) -> str:
+    """The sha256 of names, sizes and contents.
+
+    Args:
+        files: The files.
+        asked: What the configuration calls them, for the message.
+
+    Raises:
+        DataError: One cannot be read.
+    """
     total = hashlib.sha256()
     for name, path in files:
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        total.update(f"{name}\0{path.stat().st_size}\0{content}\n".encode(errors="surrogateescape"))
+        try:
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            size = path.stat().st_size
+        except OSError as error:
+            raise _unreadable(path, asked, error) from error
+        total.update(f"{name}\0{size}\0{content}\n".encode(errors="surrogateescape"))
     return total.hexdigest()
+
+
+def read_file(path: Path, asked: str) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: The file.
+        asked: What the configuration calls it, for the message.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, asked, error) from error
+
+
+def _unreadable(path: Path, asked: str, error: OSError) -> DataError:
+    return DataError(f"{asked}: {path} cannot be read ({error.strerror}); check that file")
 
 
 def is_hidden(name: str) -> bool:

@@ -1,3 +1,5 @@
+"""Batches: each epoch sees every window once, any step can be made again, bits per byte."""
+
 import math
 import timeit
 
@@ -131,7 +133,7 @@ def test_a_split_shorter_than_a_sequence_says_found_and_needed():
         DataError, match="validation split has 9 tokens, one sequence of 9 needs 10"
     ):
         next(val_batches(data, batch_size=1, sequence_length=9))
-    with pytest.raises(DataError, match="sequence_length=0"):
+    with pytest.raises(DataError, match="sequence_length is 0; give at least 1"):
         windows_per_epoch(data, sequence_length=0)
 
 

@@ -1,3 +1,5 @@
+"""The token cache: made once by whoever comes first, whole or not at all, remade when damaged."""
+
 import json
 import logging
 import os
@@ -245,7 +247,9 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5])
 def test_a_fraction_out_of_range_is_refused(tmp_path, fraction):
-    with pytest.raises(DataError, match=rf"val_fraction={fraction}: must be between 0 and 1"):
+    with pytest.raises(
+        DataError, match=rf"val_fraction is {fraction}; give a number between 0 and 1"
+    ):
         load(tmp_path, val_fraction=fraction)
 
 

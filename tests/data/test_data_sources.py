@@ -1,3 +1,5 @@
+"""Sources of documents by known files, and the split into training and validation text."""
+
 import ast
 import hashlib
 import inspect
@@ -13,7 +15,7 @@ from omegaconf import OmegaConf
 from mlpkit.catalogue.data import DATA
 from mlpkit.configs.data import DataConfig
 from mlpkit.data import DataError, Document, PyStdlib, TextFiles
-from mlpkit.data.sources import hash_files
+from mlpkit.data.sources import NamedFile, hash_files
 from mlpkit.data.split import choose_split, divide, in_validation, tail_start
 from mlpkit.specs import resolve
 
@@ -146,7 +148,16 @@ def test_hash_files_is_the_sha256_of_names_sizes_and_content_hashes(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     content = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     expected = hashlib.sha256(f"n\0{3}\0{content}\n".encode()).hexdigest()
-    assert hash_files([("n", tmp_path / "f")]) == expected
+    assert hash_files([("n", tmp_path / "f")], "data.path=f") == expected
+
+
+def test_a_file_that_goes_away_is_an_error_that_names_it(folder, monkeypatch):
+    source = TextFiles(path=str(folder))
+    (folder / "b.txt").unlink()
+    monkeypatch.setattr(source, "files", lambda: [NamedFile("b.txt", folder / "b.txt")])
+    for read in (source.fingerprint, lambda: list(source.documents())):
+        with pytest.raises(DataError, match=r"b\.txt cannot be read \(No such file.*check"):
+            read()
 
 
 @pytest.mark.parametrize(

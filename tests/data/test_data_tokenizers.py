@@ -1,3 +1,5 @@
+"""Tokenizers against the library's own ids and offsets: every byte belongs to one token."""
+
 import json
 import sys
 
