@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mlpkit.cli.printing import print_json
 
 if TYPE_CHECKING:
     from mlpkit.convert.importing import Imported
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         directory.write_result(record(found, options.source))
     report = {**found.report(), "run": str(out)}
     if options.json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print_json(report)
     else:
         print("\n".join(lines(report)))
     return 0
@@ -75,46 +76,23 @@ def record(found: Imported, source: Path) -> dict[str, Any]:
         found: The checkpoint.
         source: Where it was.
     """
-    import os
-    import platform
-    from datetime import datetime
+    import torch  # see run
 
-    import torch
-
-    from mlpkit import __version__
     from mlpkit.build import build_model
     from mlpkit.convert.matching import Vocabulary
     from mlpkit.describe import describe
-    from mlpkit.plugins import plugin_versions
+    from mlpkit.training.preamble import untrained
 
     with torch.device("meta"):
         model = build_model(found.config, tokenizer=Vocabulary(found.config.model.vocab_size))
-    described = describe(found.config, model)
     return {
-        "status": "ok",
-        "pid": os.getpid(),
-        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "overrides": list(found.overrides),
-        "ffn": described.ffn,
-        "seed": found.config.seed,
-        "mlpkit": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "plugins": plugin_versions(),
-        "model": {
-            "parameters": described.parameters,
-            "active_parameters": described.active_parameters,
-            "flops_per_token": described.flops_per_token,
-            "training_flops_per_token": described.training_flops_per_token,
-        },
+        **untrained(found.config, describe(found.config, model), found.overrides),
         "imported": {
             "from": str(source),
             "family": found.family.name,
             "tokenizer": bool(found.tokenizer),
             **found.facts,
         },
-        "step": 0,
-        "metrics": {},
     }
 
 

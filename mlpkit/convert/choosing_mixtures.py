@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
 from mlpkit.build.parts import split
-from mlpkit.configs.moe import MoEConfig, expert_types
-from mlpkit.convert.choosing import Dense, Target, dense_of, notes, refuse, router_options
+from mlpkit.configs.moe import expert_types, moe_options
 from mlpkit.convert.families import FAMILIES
 from mlpkit.convert.folders import ConversionError
+from mlpkit.convert.targets import Dense, Target, Widths, dense_of, notes, refuse, router_options
 
-Widths = Callable[[str, str], int]
 # Options of the router that must have these values in every class; others are looked at one by one.
 FIXED: dict[str, tuple[Any, ...]] = {
     "bias": (False,),
@@ -111,7 +109,7 @@ def mixture_target(
 
 
 def _options(component: Any) -> dict[str, Any]:
-    found = {**vars(MoEConfig()), **split(component, {})[1]}
+    found = moe_options(split(component, {})[1])
     for key, neutral in (("capacity_factor", None), ("latent_size", None), ("output_bias", False)):
         if found[key] != neutral:
             raise refuse(f"a MoE with {key}={found[key]}", f"{key}={neutral or 'null'}")

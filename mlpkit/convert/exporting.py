@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -17,14 +16,15 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from mlpkit.convert.choosing import Target, choose_target
+from mlpkit.convert.choosing import choose_target
+from mlpkit.convert.families import Family
 from mlpkit.convert.folders import CONFIG, ConversionError, WeightsError
 from mlpkit.convert.layout import Rule
-from mlpkit.convert.matching import Matching, choose, layer_rules, shapes_of
-from mlpkit.convert.names import OUTSIDE
-from mlpkit.convert.sources import Entry, Safetensors, Source
+from mlpkit.convert.matching import Matching, choose, rules_of, shapes_of, uncovered
+from mlpkit.convert.sources import Safetensors, Source
+from mlpkit.convert.targets import Target
 from mlpkit.convert.verifying import largest_difference
-from mlpkit.convert.writing import SHARD_BYTES, Piece, write_weights
+from mlpkit.convert.writing import SHARD_BYTES, converted, write_json, write_weights
 from mlpkit.layers import slots_by_layer
 
 # Logits of both sides may differ by so much, times the largest logit where that is above 1.
@@ -76,8 +76,7 @@ def export_model(
         config: Our configuration.
         weights: The folder with our ``model.safetensors``.
         out: The folder to make; it does not exist.
-        facts: What ``config.json`` says that our configuration has no word for, such as
-            ``max_position_embeddings``.
+        facts: Keys of ``config.json`` that our configuration has no word for, and their values.
         tokenizer: The tokenizer's files and their contents.
         verify: Whether to compare logits with transformers, where it is installed.
         shard_bytes: The most bytes of weights in a file.
@@ -90,24 +89,17 @@ def export_model(
     source = Safetensors(weights)
     model = check_weights(config, source)
     target = choose_target(config, partial(width_of, config, model))
-    layers = config.model.num_layers
-    rules = [*OUTSIDE, *(r for i in range(layers) for r in layer_rules(target.family, i))]
-    moves = choose(rules, model, {})
-    left = sorted(model.keys() - {name for move in moves for name in move.ours})
-    if left:  # a class was chosen that has no place for it: a mistake of ours, and told as one
-        raise ConversionError(f"{target.family.name} has no place for {', '.join(left)}")
-    pieces = [Piece(_entries(move, source), partial(_make, move, source)) for move in moves]
+    moves = moves_to(target.family, model, config.model.num_layers)
     with appearing(out) as folder:
+        pieces = [converted(move.write, source) for move in moves]
         write_weights(folder, pieces, shard_bytes=shard_bytes)
-        said = hf_config(config, target, source, facts)
-        (folder / CONFIG).write_text(json.dumps(said, indent=2) + "\n")
+        write_json(folder / CONFIG, hf_config(config, target, source, facts))
         ids = {key: facts[key] for key in facts if key.endswith("_token_id")}
-        (folder / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n")
+        write_json(folder / "generation_config.json", ids)
         for name, content in tokenizer.items():
             (folder / name).write_bytes(content)
-        difference, unverified = None, "not asked for"
-        if verify:
-            difference, unverified = compared(config, source, folder)
+        not_compared = (None, "not asked for")
+        difference, unverified = compared(config, source, folder) if verify else not_compared
     return Exported(
         family=target.family.name,
         architecture=target.family.architecture,
@@ -141,6 +133,23 @@ def check_weights(config: DictConfig, source: Source) -> dict[str, Tensor]:
                 f"run says {wanted or 'that there is none'}"
             )
     return model
+
+
+def moves_to(family: Family, model: Mapping[str, Tensor], num_layers: int) -> list[Rule]:
+    """The rules, names written out, that make a family's tensors of ours.
+
+    Args:
+        family: The family.
+        model: Our model's state dict.
+        num_layers: Its layers.
+
+    Raises:
+        ConversionError: The family has no place for a tensor.
+    """
+    moves = choose(rules_of(family, num_layers), model, {})
+    if left := uncovered(model, moves):  # it should not have been chosen: a mistake of ours
+        raise ConversionError(f"{family.name} has no place for {', '.join(left)}; please report it")
+    return moves
 
 
 def width_of(config: DictConfig, model: Mapping[str, Tensor], slot: str, part: str) -> int:
@@ -245,12 +254,3 @@ def appearing(out: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _entries(move: Rule, source: Source) -> dict[str, Entry]:
-    shapes = move.write(lambda name: source.entries[name].meta())
-    return {name: Entry(tuple(t.shape), t.dtype, "") for name, t in shapes.items()}
-
-
-def _make(move: Rule, source: Source) -> dict[str, Tensor]:
-    return move.write(source.get)

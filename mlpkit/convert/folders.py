@@ -83,6 +83,16 @@ def read_json(path: Path, error: type[ValueError]) -> dict[str, Any]:
     return found
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The ``config.json`` of a folder.
+
+    Raises:
+        ConversionError: It is missing, or no object.
+        WeightsError: It is a link out of the folder.
+    """
+    return read_json(inside(folder, CONFIG), ConversionError)
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files that a folder says its weights are in.
 

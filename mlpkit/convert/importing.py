@@ -5,13 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, open_dict
-from torch import Tensor
 
 from mlpkit.compose import ConfigError, compose
 from mlpkit.convert.families import FAMILIES, Family, family_of
@@ -20,18 +17,16 @@ from mlpkit.convert.folders import (
     TOKENIZER_FILES,
     ConversionError,
     WeightsError,
-    inside,
-    read_json,
+    read_config,
 )
 from mlpkit.convert.inferring import minimind_config, minimind_generation
-from mlpkit.convert.layout import Rule
-from mlpkit.convert.matching import CARRIED, EMBEDDING, SHOWN, Matching, match, shapes_of
+from mlpkit.convert.matching import CARRIED, SHOWN, Matching, match, shapes_of
+from mlpkit.convert.names import EMBEDDING
 from mlpkit.convert.settings import Settings
-from mlpkit.convert.sources import Entry, Safetensors, Source, torch_file
+from mlpkit.convert.sources import Safetensors, Source, torch_file
+from mlpkit.convert.tokenizer_files import found_files
 from mlpkit.convert.translating import model_overrides, settings_of
-from mlpkit.convert.writing import Piece, write_file
-from mlpkit.data import build_tokenizer
-from mlpkit.data.sources import DataError
+from mlpkit.convert.writing import converted, write_file
 from mlpkit.layers import LayerPatternError
 
 ALLOWED = ("sliding_window", "unused")
@@ -66,11 +61,7 @@ class Imported:
         Args:
             path: Where.
         """
-        pieces = []
-        for move in self.matching.moves:
-            shapes = move.read(lambda name: self.source.entries[name].meta())
-            pieces.append(Piece(_entries(shapes), partial(_make, move, self.source)))
-        write_file(path, pieces)
+        write_file(path, [converted(move.read, self.source) for move in self.matching.moves])
 
     def copy_tokenizer(self, folder: Path) -> None:
         """Copies the tokenizer's files.
@@ -121,14 +112,9 @@ def read_checkpoint(
         raise ConversionError(f"{where}: {error}") from error
     counts = {"s": config.get("n_shared_experts") or 1}
     matching = match(family, shapes_of(ours, config.whole("vocab_size")), source, counts)
-    odd = [name for name in matching.unused if not CARRIED.match(name)]
-    if odd and "unused" not in allow:
-        more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
-        raise WeightsError(
-            f"{source.label}: a {family.name} of this configuration has no place for "
-            f"{', '.join(odd[:SHOWN])}{more}; with --allow unused it is imported without them"
-        )
-    files = tokenizer_files(tokenizer or folder, config.whole("vocab_size"))
+    if "unused" not in allow:
+        _refuse_unused(family, matching, source)
+    files = found_files(tokenizer or folder, config.whole("vocab_size"))
     if tokenizer and not files:
         raise ConversionError(f"--tokenizer {tokenizer} has no {TOKENIZER_FILES[0]}")
     with open_dict(ours):
@@ -145,24 +131,29 @@ def read_checkpoint(
     )
 
 
+def _refuse_unused(family: Family, matching: Matching, source: Source) -> None:
+    odd = [name for name in matching.unused if not CARRIED.match(name)]
+    if odd:
+        more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
+        raise WeightsError(
+            f"{source.label}: a {family.name} of this configuration has no place for "
+            f"{', '.join(odd[:SHOWN])}{more}; with --allow unused it is imported without them"
+        )
+
+
 def _open(path: Path) -> tuple[dict[str, Any], Source, Path]:
     """Configuration, tensors, and the folder that they are in."""
     if path.is_file() and path.suffix == ".pth":
         folder, source = path.parent, torch_file(path)
-        values = (
-            read_json(inside(folder, CONFIG), ConversionError)
-            if ((folder / CONFIG).is_file())
-            else {}
-        )
-        return minimind_config(source, values), source, folder
+        said = read_config(folder) if (folder / CONFIG).is_file() else {}
+        return minimind_config(source, said), source, folder
     if path.is_file():
         raise WeightsError(
             f"{path} is a file; give the folder with its {CONFIG}, or a .pth of MiniMind"
         )
     if not (path / CONFIG).is_file():
         raise ConversionError(f"{path} has no {CONFIG}; give the folder that save_pretrained wrote")
-    values = read_json(inside(path, CONFIG), ConversionError)
-    return values, Safetensors(path), path
+    return read_config(path), Safetensors(path), path
 
 
 def _whole_family(values: Mapping[str, Any], source: Source, where: str) -> Family:
@@ -209,39 +200,3 @@ def refuse_lies(config: Settings, source: Source) -> None:
             raise WeightsError(
                 f"{config.where} says {key} {value:,}, and {source.label} has {elements:,} numbers"
             )
-
-
-def tokenizer_files(place: Path, vocab_size: int) -> tuple[Path, ...]:
-    """The ``tokenizer.json`` of a place, and what stands beside it; empty: there is none.
-
-    Args:
-        place: A folder, or the file.
-        vocab_size: Rows of the embedding, which its ids stay below.
-
-    Raises:
-        ConversionError: It is damaged, or has more ids.
-    """
-    folder = place.parent if place.is_file() else place
-    files = [inside(folder, name) for name in TOKENIZER_FILES if (folder / name).is_file()]
-    if not files or files[0].name != TOKENIZER_FILES[0]:
-        return ()
-    if find_spec("tokenizers") is None:  # the optional extra "text": it is copied unread
-        return tuple(files)
-    try:
-        size = build_tokenizer(str(files[0])).vocab_size
-    except DataError as error:
-        raise ConversionError(f"{files[0]} cannot be used: {error}") from error
-    if size > vocab_size:
-        raise ConversionError(
-            f"{files[0]} has ids up to {size - 1}, and the embedding has {vocab_size} rows; give "
-            "the model's own with --tokenizer PATH"
-        )
-    return tuple(files)
-
-
-def _entries(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
-    return {name: Entry(tuple(t.shape), t.dtype, "") for name, t in tensors.items()}
-
-
-def _make(move: Rule, source: Source) -> dict[str, Tensor]:
-    return move.read(source.get)

@@ -8,10 +8,10 @@ from typing import Any
 from mlpkit.convert.families import FAMILIES, Family
 from mlpkit.convert.folders import WeightsError
 from mlpkit.convert.layout import count_numbered
+from mlpkit.convert.names import EMBEDDING, HEAD
 from mlpkit.convert.sources import Source
 
 LAYER = "model.layers.0."
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 GATES = ("mlp.gate_proj.weight", "mlp.experts.0.gate_proj.weight")
 
 
@@ -45,11 +45,7 @@ def minimind_config(source: Source, said: Mapping[str, Any]) -> dict[str, Any]:
     keys, _ = _shape(source, f"{LAYER}self_attn.k_proj.weight")
     heads = said.get("num_attention_heads")
     heads = heads if isinstance(heads, int) else family.defaults["num_attention_heads"]
-    norm = source.entries.get(f"{LAYER}self_attn.q_norm.weight")
-    # Without the norm of a head nothing shows how many heads there are: its trainer had 8.
-    head_dim = norm.shape[0] if norm is not None and norm.shape else queries // max(1, heads)
-    if not head_dim:
-        raise WeightsError(f"{source.label}: queries of width {queries} are no {heads} heads")
+    head_dim = _head_dim(source, queries, heads)
     gate = next((LAYER + name for name in GATES if LAYER + name in source.entries), "")
     width, _ = _shape(source, gate or LAYER + GATES[0])
     experts = count_numbered(names, f"{LAYER}mlp.experts.{{e}}.gate_proj.weight")
@@ -71,6 +67,15 @@ def minimind_config(source: Source, said: Mapping[str, Any]) -> dict[str, Any]:
         key = "num_experts" if family.name == "minimind" else "n_routed_experts"
         found |= {key: experts, "n_shared_experts": shared}
     return {**found, **{key: value for key, value in said.items() if value is not None}}
+
+
+def _head_dim(source: Source, queries: int, heads: int) -> int:
+    """The width of a head; without the norm of one only the number of heads tells it."""
+    norm = source.entries.get(f"{LAYER}self_attn.q_norm.weight")
+    head_dim = norm.shape[0] if norm is not None and norm.shape else queries // max(1, heads)
+    if not head_dim:
+        raise WeightsError(f"{source.label}: queries of width {queries} are no {heads} heads")
+    return head_dim
 
 
 def _shape(source: Source, name: str) -> tuple[int, int]:

@@ -10,7 +10,6 @@ from itertools import product
 from typing import final
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 Fetch = Callable[[str], Tensor]
@@ -138,29 +137,6 @@ class Transposed(Step):
         return self.inward(tensors, parts)
 
 
-@final
-@dataclass(frozen=True)
-class Folded(Step):
-    """Each tensor has its experts below each other in the first axis, as in DBRX.
-
-    Args:
-        num_experts: E.
-    """
-
-    num_experts: int
-    words = "unfolded"
-
-    def inward(self, tensors: Sequence[Tensor], parts: int) -> list[Tensor]:
-        """(E·I, H) to (E, I, H)."""
-        for tensor in tensors:
-            _divisible(tensor, 0, self.num_experts)
-        return [rearrange(t, "(e i) ... -> e i ...", e=self.num_experts) for t in tensors]
-
-    def outward(self, tensors: Sequence[Tensor], parts: int) -> list[Tensor]:
-        """(E, I, H) to (E·I, H)."""
-        return [rearrange(t, "e i ... -> (e i) ...") for t in tensors]
-
-
 class LayoutError(ValueError):
     """Tensors that do not have the form which their layout says."""
 
@@ -177,7 +153,7 @@ def _divisible(tensor: Tensor, dim: int, parts: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Which of their tensors are which of ours; names may hold ``{layer}``, ``{e}`` and ``{s}``.
+    """Which of their tensors are which of ours; names may hold ``{e}`` and ``{s}``.
 
     Args:
         theirs: Their names; ``{e}`` stands for each expert, ``{s}`` for each shared one.
@@ -201,7 +177,7 @@ class Rule:
         """The rule with names written out.
 
         Args:
-            counts: ``layer``: which one; ``e`` and ``s``: how many there are.
+            counts: ``e`` and ``s``: how many there are.
         """
         names = [n for name in self.theirs for n in _written_out(name, counts)]
         ours = [n for name in self.ours for n in _written_out(name, counts)]
@@ -249,7 +225,7 @@ def _written_out(name: str, counts: Mapping[str, int]) -> Iterator[str]:
     """A name for each expert that it stands for."""
     letters = [letter for letter in ("e", "s") if f"{{{letter}}}" in name]
     for numbers in product(*(range(counts[letter]) for letter in letters)):
-        yield name.format(**{**counts, **dict(zip(letters, numbers, strict=True))})
+        yield name.format(**dict(zip(letters, numbers, strict=True)))
 
 
 def same(theirs: str, ours: str | None = None) -> Rule:

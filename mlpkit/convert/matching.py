@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,12 @@ from mlpkit.build import build_model
 from mlpkit.convert.families import Family
 from mlpkit.convert.folders import WeightsError
 from mlpkit.convert.layout import LayoutError, Rule
-from mlpkit.convert.names import BESIDE, OUTSIDE
+from mlpkit.convert.names import BESIDE, EMBEDDING, HEAD, OUTSIDE
 from mlpkit.convert.sources import Source
 from mlpkit.data import Tokenizer, Tokens
 
 # What some checkpoints carry along and no model reads: the angles of rotary positions.
 CARRIED = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|freqs_cos|freqs_sin|masked_bias)\Z")
-HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 SHOWN = 5
 
 
@@ -96,10 +95,13 @@ def shapes_of(config: DictConfig, vocab_size: int) -> dict[str, Tensor]:
     return dict(model.state_dict())
 
 
-def layer_rules(family: Family, layer: int) -> list[Rule]:
-    """A family's rules for a layer, with the layer's place in their names and in ours."""
-    rules = (*BESIDE, *family.rules)
-    return [rule.moved(f"model.layers.{layer}.", f"layers.{layer}.") for rule in rules]
+def rules_of(family: Family, num_layers: int) -> list[Rule]:
+    """A family's rules for a whole model, with each layer's place in their names and in ours."""
+    found = list(OUTSIDE)
+    for layer in range(num_layers):
+        theirs, ours = f"model.layers.{layer}.", f"layers.{layer}."
+        found += [rule.moved(theirs, ours) for rule in (*BESIDE, *family.rules)]
+    return found
 
 
 def match(
@@ -117,10 +119,9 @@ def match(
         WeightsError: One is missing, or has another shape.
     """
     layers = 1 + max((int(n.split(".")[1]) for n in model if n.startswith("layers.")), default=-1)
-    rules = [*OUTSIDE, *(rule for i in range(layers) for rule in layer_rules(family, i))]
-    has = source.entries.__contains__
-    moves = choose(rules, model, counts, lambda move: all(map(has, move.theirs)))
-    missing = sorted(model.keys() - {name for move in moves for name in move.ours})
+    rules = rules_of(family, layers)
+    moves = choose(rules, model, counts, source)
+    missing = uncovered(model, moves)
     if missing:
         theirs = _expected(rules, missing[0], model, counts)
         raise WeightsError(
@@ -142,25 +143,30 @@ def choose(
     rules: Sequence[Rule],
     model: Mapping[str, Tensor],
     counts: Mapping[str, int],
-    fits: Callable[[Rule], bool] = lambda move: True,
+    source: Source | None = None,
 ) -> list[Rule]:
-    """The first rule that fits for each of a model's tensors, names written out.
+    """The first rule that can be used for each of a model's tensors, names written out.
 
     Args:
-        rules: The rules, without ``{layer}``.
+        rules: The rules.
         model: The model's state dict.
         counts: ``s``: how many shared experts there are.
-        fits: Whether a rule can be used.
+        source: A checkpoint, which must have the tensors of a rule; None: any rule can be used.
     """
     moves, covered = [], set()
     for rule in rules:
         if rule.ours[0] not in model or rule.ours[0] in covered:
             continue
         move = rule.move({"s": 1, **counts, "e": model[rule.ours[0]].shape[0]})
-        if fits(move):
+        if source is None or source.entries.keys() >= {*move.theirs}:
             moves.append(move)
             covered |= {*move.ours}
     return moves
+
+
+def uncovered(model: Mapping[str, Tensor], moves: Sequence[Rule]) -> list[str]:
+    """The names in a model's state dict that no rule gives a value."""
+    return sorted(model.keys() - {name for move in moves for name in move.ours})
 
 
 def _expected(

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from mlpkit.convert.layout import Interleaved, Join, Rule, Split, Stack, Transposed, same
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 EXPERTS = tuple(f"ffn.experts.{projection}.weight" for projection in PROJECTIONS)
 BIASES = tuple(f"ffn.experts.{projection}.bias" for projection in PROJECTIONS)
 
 # What stands outside of the layers; with a prefix on their side.
 OUTSIDE = (
-    same("model.embed_tokens.weight", "embed_tokens.weight"),
+    same(EMBEDDING, "embed_tokens.weight"),
     same("model.norm.weight", "norm.weight"),
-    same("lm_head.weight"),
+    same(HEAD),
 )
 # What every layer has beside its FFN, or may have.
 BESIDE = (

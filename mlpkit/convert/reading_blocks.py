@@ -10,12 +10,13 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from mlpkit.build import build_ffn, plain
+from mlpkit.build import plain
+from mlpkit.build.ffns import assemble_ffn
 from mlpkit.compose import ConfigError, compose
 from mlpkit.convert.families import Family, family_of
-from mlpkit.convert.folders import CONFIG, ConversionError, WeightsError, inside, read_json
+from mlpkit.convert.folders import CONFIG, ConversionError, WeightsError, read_config
 from mlpkit.convert.layout import Rule
-from mlpkit.convert.matching import check_shapes, choose
+from mlpkit.convert.matching import SHOWN, check_shapes, choose, uncovered
 from mlpkit.convert.settings import Settings
 from mlpkit.convert.sources import Memory, Safetensors, Source
 from mlpkit.convert.translating import ffn_overrides, settings_of, slot_of
@@ -53,12 +54,13 @@ def load_block(
     values, where, tensors = _open(source, config)
     known = family_of(family, "load_block")
     said = family_of(values.get("model_type", family), where)
+    # Both generations of MiniMind have one model_type.
     if said is not known and not said.name.startswith("minimind"):
         raise ConversionError(f"{where} is of the family {said.name!r}, not {known.name!r}")
     settings = settings_of(known, values, where=where)
     component = _component(known, settings, layer)
     hidden_size = settings.whole("hidden_size")
-    module = build_ffn(component, hidden_size=hidden_size).eval()
+    module = assemble_ffn(component, hidden_size=hidden_size).eval()
     model = {f"ffn.{name}": tensor for name, tensor in module.state_dict().items()}
     shared = {"s": settings.get("n_shared_experts") or 1}
     prefix = _prefix(tensors, layer)
@@ -87,7 +89,7 @@ def _open(
         return _of_text(values), "the configuration", Memory(source)
     folder = Path(source).expanduser()
     if values is None:
-        values = read_json(inside(folder, CONFIG), ConversionError)
+        values = read_config(folder)
     return _of_text(values), str(folder / CONFIG), Safetensors(folder)
 
 
@@ -129,8 +131,8 @@ def _moves(
     source: Source,
 ) -> list[Rule]:
     rules = [rule.moved(prefix, "") if prefix else _bare(rule) for rule in family.rules]
-    moves = choose(rules, model, counts, lambda move: all(n in source.entries for n in move.theirs))
-    missing = sorted(model.keys() - {name for move in moves for name in move.ours})
+    moves = choose(rules, model, counts, source)
+    missing = uncovered(model, moves)
     if missing:
         wanted = [name for rule in rules if missing[0] in rule.ours for name in rule.theirs]
         raise WeightsError(
@@ -145,12 +147,7 @@ def _bare(rule: Rule) -> Rule:
     return replace(rule, theirs=tuple(name.partition(".")[2] for name in rule.theirs))
 
 
-def _account(
-    family: Family,
-    prefix: str,
-    moves: list[Rule],
-    source: Source,
-) -> None:
+def _account(family: Family, prefix: str, moves: list[Rule], source: Source) -> None:
     """Refuses weights of the block that have no place: they would be missed in its output."""
     blocks = {rule.theirs[0].partition(".")[0] for rule in family.rules}
     inside_block = tuple(f"{prefix}{block}." for block in blocks) if prefix else ("",)
@@ -159,5 +156,5 @@ def _account(
     if left:
         raise WeightsError(
             f"{source.label}: an FFN of {family.name} with this configuration has no place for "
-            f"{', '.join(left[:5])}"
+            f"{', '.join(left[:SHOWN])}"
         )

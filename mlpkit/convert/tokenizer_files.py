@@ -1,16 +1,20 @@
-"""The tokenizer's files of an exported folder, such that AutoTokenizer reads the same ids."""
+"""The tokenizer's files of a folder: checked when they are read, written for AutoTokenizer."""
 
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mlpkit.convert.folders import TOKENIZER_FILES, ConversionError, read_json
+from mlpkit.convert.folders import TOKENIZER_FILES, ConversionError, inside, read_json
+from mlpkit.data import build_tokenizer
+from mlpkit.data.sources import DataError
+from mlpkit.data.tokenizers import EOS_TOKENS
 
 TOKENIZER, TOKENIZER_CONFIG = TOKENIZER_FILES
 CLASS = "PreTrainedTokenizerFast"
-END = "<|endoftext|>"
+END = EOS_TOKENS[0]
 # The bytes that stand for themselves in a byte-level vocabulary; the others are written as the
 # characters from 256 on, in order, so that no token holds a space or a control character.
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -81,6 +85,34 @@ def copied_tokenizer(folder: Path, eos: int | None) -> dict[str, bytes]:
     if (folder / TOKENIZER_CONFIG).is_file():
         said |= read_json(folder / TOKENIZER_CONFIG, ConversionError)
     return {TOKENIZER: (folder / TOKENIZER).read_bytes(), TOKENIZER_CONFIG: _json(said)}
+
+
+def found_files(place: Path, vocab_size: int) -> tuple[Path, ...]:
+    """The ``tokenizer.json`` of a place, and what stands beside it; empty: there is none.
+
+    Args:
+        place: A folder, or the file.
+        vocab_size: Rows of the embedding, which its ids stay below.
+
+    Raises:
+        ConversionError: It is damaged, or has more ids.
+    """
+    folder = place.parent if place.is_file() else place
+    files = [inside(folder, name) for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if not files or files[0].name != TOKENIZER_FILES[0]:
+        return ()
+    if find_spec("tokenizers") is None:  # the optional extra "text": it is copied unread
+        return tuple(files)
+    try:
+        size = build_tokenizer(str(files[0])).vocab_size
+    except DataError as error:
+        raise ConversionError(f"{files[0]} cannot be used: {error}") from error
+    if size > vocab_size:
+        raise ConversionError(
+            f"{files[0]} has ids up to {size - 1}, and the embedding has {vocab_size} rows; give "
+            "the model's own with --tokenizer PATH"
+        )
+    return tuple(files)
 
 
 def _token(content: dict[str, Any], index: int) -> str | None:

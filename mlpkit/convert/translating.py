@@ -33,12 +33,10 @@ def settings_of(
     config.refuse("quantization_config")
     for key, neutral in family.refused.items():
         config.refuse(key, *neutral)
-    if family.name.startswith("minimind"):
-        rule = "pi" if family.name == "minimind" else "8/3"
+    if rule := family.width_rule:
         if config.get("intermediate_size") is None:
-            config.values["intermediate_size"] = resolve_width(
-                rule, config.whole("hidden_size"), rule
-            )
+            width = resolve_width(rule, config.whole("hidden_size"), rule)
+            config.values["intermediate_size"] = width
         if config.get("moe_intermediate_size") is None:
             config.values["moe_intermediate_size"] = config.values["intermediate_size"]
     return config

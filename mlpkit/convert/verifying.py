@@ -29,10 +29,11 @@ def largest_difference(config: DictConfig, source: Source, folder: Path) -> tupl
     Returns:
         The largest difference of a logit, and the largest logit of ours.
     """
-    vocab = source.entries["embed_tokens.weight"].shape[0]
+    ours = load_model(config, source)
+    vocab = ours.embed_tokens.num_embeddings
     ids = torch.randint(vocab, TOKENS, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        own = load_model(config, source)(ids)
+        own = ours(ids)
         with quiet():
             from transformers import AutoModelForCausalLM  # optional, and seconds to import
 

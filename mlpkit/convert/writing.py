@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mlpkit.convert.folders import INDEX, SINGLE, WeightsError
-from mlpkit.convert.sources import DTYPES, Entry
+from mlpkit.convert.layout import Fetch
+from mlpkit.convert.sources import DTYPES, Entry, Source
 
 SHARD_BYTES = 5 * 10**9  # transformers' own limit for a file
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -28,6 +30,23 @@ class Piece(NamedTuple):
 
     entries: dict[str, Entry]
     make: Callable[[], dict[str, Tensor]]
+
+
+def converted(change: Callable[[Fetch], dict[str, Tensor]], source: Source) -> Piece:
+    """What a rule makes of a source's tensors; its shapes are known before anything is read.
+
+    Args:
+        change: ``read`` or ``write`` of a rule whose names are written out.
+        source: The tensors.
+    """
+    shapes = change(lambda name: source.entries[name].meta())
+    entries = {name: Entry(tuple(t.shape), t.dtype, "") for name, t in shapes.items()}
+    return Piece(entries, partial(change, source.get))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes an object as people read it."""
+    path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def write_weights(folder: Path, pieces: Sequence[Piece], *, shard_bytes: int = SHARD_BYTES) -> None:
@@ -51,7 +70,7 @@ def write_weights(folder: Path, pieces: Sequence[Piece], *, shard_bytes: int = S
         where |= {tensor: name for piece in shard for tensor in piece.entries}
     total = sum(_bytes(entry) for piece in pieces for entry in piece.entries.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    write_json(folder / INDEX, index)
 
 
 def write_file(path: Path, pieces: Sequence[Piece]) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mlpkit.convert.families import FAMILIES
 from mlpkit.convert.layout import (
-    Folded,
     Interleaved,
     Join,
     LayoutError,
@@ -19,7 +18,6 @@ from mlpkit.convert.layout import (
     Stack,
     Transposed,
     count_numbered,
-    same,
 )
 
 DTYPES = st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64])
@@ -52,10 +50,6 @@ CHAINS = {
         "(e,h,2i)",
     ),
     "transposed": (lambda e: Rule(theirs=("t",), ours=("a",), steps=(Transposed(),)), "(e,h,i)"),
-    "folded": (
-        lambda e: Rule(theirs=("t",), ours=("a",), steps=(Folded(e), Transposed())),
-        "(ei,h)",
-    ),
     "joined": (lambda e: Rule(theirs=("t{s}",), ours=("a",), steps=(Join(1),)), "s*(i,h)"),
 }
 
@@ -67,7 +61,6 @@ def shapes(form: str, e: int, i: int, h: int) -> list[tuple[int, ...]]:
         "(e,2i,h)": [(e, 2 * i, h)],
         "(e,h,2i)": [(e, h, 2 * i)],
         "(e,h,i)": [(e, h, i)],
-        "(ei,h)": [(e * i, h)],
     }[form]
 
 
@@ -100,8 +93,6 @@ def test_each_step_puts_numbers_where_they_belong():
     assert (gate[0].tolist(), up[0].tolist()) == ([rows[0], rows[2]], [rows[1], rows[3]])
     (turned,) = Transposed().inward([t], 1)
     assert turned[0, :, 1].tolist() == rows[1]
-    (unfolded,) = Folded(2).inward([t[0]], 1)
-    assert unfolded[1].tolist() == rows[2:]
     (stacked,) = Stack().inward([t[0], -t[0]], 1)
     assert stacked[1].equal(-t[0])
     (joined,) = Join(1).inward([t[0], -t[0]], 1)
@@ -113,7 +104,6 @@ def test_each_step_puts_numbers_where_they_belong():
     [
         ((Split(1),), ("a", "b"), (2, 3, 4)),
         ((Interleaved(1),), ("a", "b"), (2, 3, 4)),
-        ((Folded(3),), ("a",), (4, 5)),
         ((Split(1),), ("a", "b"), (4,)),
         ((Transposed(),), ("a",), (4,)),
         ((Transposed(),), ("a", "b"), (4, 4)),
@@ -132,8 +122,8 @@ def test_experts_of_different_shapes_do_not_stack():
 
 
 def test_names_are_written_out_and_counted():
-    rule = same("x.{layer}.w", "y.{layer}.w").move({"layer": 3})
-    assert (rule.theirs, rule.ours) == (("x.3.w",), ("y.3.w",))
+    rule = Rule(theirs=("x.{e}.w",), ours=("y.w",)).moved("3.", "l.").move({"e": 2})
+    assert (rule.theirs, rule.ours) == (("3.x.0.w", "3.x.1.w"), ("l.y.w",))
     names = ["m.0.w", "m.1.w", "m.10.w", "m.10.v", "n.40.w", "m.1000000000.w"]
     assert count_numbered(names, "m.{e}.w") == 11
     assert count_numbered(names, "q.{e}.w") == 0

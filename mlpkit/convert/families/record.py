@@ -48,6 +48,7 @@ class Family:
         defaults: What its class takes where a ``config.json`` says nothing.
         ffn: Our FFN of its dense layers.
         dense_width: The key of their width.
+        width_rule: The rule of that width where a ``config.json`` gives none; empty: it gives one.
         mlp_bias: Whether its dense FFNs may have biases (``mlp_bias``).
         bias: Which projections of attention may have biases.
         bias_key: The key that says whether they have them; empty: always.
@@ -64,6 +65,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     ffn: str = "swiglu"
     dense_width: str = "intermediate_size"
+    width_rule: str = ""
     mlp_bias: bool = False
     bias: str = "none"
     bias_key: str = ""

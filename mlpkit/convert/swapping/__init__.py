@@ -84,10 +84,12 @@ def _places(model: nn.Module, where: Where) -> list[tuple[list[str], nn.Module]]
     """The modules that match, each with all its names."""
     names: dict[int, list[str]] = {}
     modules: dict[int, nn.Module] = {}
+    matched: set[str] = set()
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(id(module), []).append(name)
         modules[id(module)] = module
-    matched = {name for name, m in _named(model) if name and _matches(where, name, m)}
+        if name and _matches(where, name, module):
+            matched.add(name)
     if not matched:
         raise SwapError(_no_match(model, where))
     for name in sorted(matched):
@@ -106,10 +108,6 @@ def _places(model: nn.Module, where: Where) -> list[tuple[list[str], nn.Module]]
     return [(names[key], modules[key]) for key in chosen]
 
 
-def _named(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    return list(model.named_modules(remove_duplicate=False))
-
-
 def _matches(where: Where, name: str, module: nn.Module) -> bool:
     return fnmatchcase(name, where) if isinstance(where, str) else bool(where(name, module))
 
@@ -123,7 +121,7 @@ def _no_match(model: nn.Module, where: Where) -> str:
         return (
             f"where={where!r} matches no module{hint}; FFNs seem to stand at: {', '.join(likely)}"
         )
-    names = [name for name, _ in _named(model) if name]
+    names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
     return (
         f"where={where!r} matches no module{suggestion(where, names)} (the model has: "
         f"{', '.join(names[:8]) or 'no modules'}{' …' if len(names) > 8 else ''})"

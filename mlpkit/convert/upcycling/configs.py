@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from mlpkit.build import build_ffn, plain
+from mlpkit.build import plain
+from mlpkit.build.ffns import assemble_ffn
 from mlpkit.build.parts import split as name_and_options
 from mlpkit.compose import check, compose
 from mlpkit.convert.upcycling.filling import Cut
 from mlpkit.convert.upcycling.parts import UpcycleError
-from mlpkit.layers import MAIN, layer_slots, slot_ffns, slots_by_layer
+from mlpkit.layers import DENSE, MAIN, layer_slots, slot_ffns, slots_by_layer
 from mlpkit.layers.patterns import compact
 from mlpkit.plugins import registries
 from mlpkit.schema import holds_experts
@@ -113,9 +114,8 @@ def _names(before: Sequence[str], chosen: Sequence[int]) -> dict[tuple[str, bool
         names[slot, True] = MAIN if not names else f"{slot}_moe"
     for layer, slot in enumerate(before):
         if layer not in chosen:
-            names[slot, False] = "dense" if slot == MAIN and "dense" not in before else slot
-            if slot == MAIN and "dense" in before:
-                names[slot, False] = "main_dense"
+            kept = DENSE if DENSE not in before else f"{MAIN}_{DENSE}"
+            names[slot, False] = kept if slot == MAIN else slot
     return names
 
 
@@ -160,7 +160,7 @@ def _width(source: DictConfig, ffn: Any) -> int | None:
     if type(value) is int:
         return value
     with torch.device("meta"):
-        built = build_ffn(
+        built = assemble_ffn(
             ffn,
             hidden_size=source.model.hidden_size,
             inherited_activation=plain(source.activation),
