@@ -11,7 +11,7 @@ from mlpkit.build import build_model
 
 from .cases import Case, Effort
 from .clock import Call, Timing, fastest
-from .layers import step
+from .layers import step, windows
 from .machine import device
 from .mixtures import Shape, ours
 
@@ -73,9 +73,7 @@ def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
 def layer_step(shape: Shape, tokens: int) -> Call:
     """Forward and backward of a mixture."""
     layer = ours(shape, "auto").to(device())
-    return step(
-        layer, torch.randn(1, tokens, shape.hidden, device=device(), requires_grad=True), True
-    )
+    return step(layer, windows(shape.hidden, tokens, torch.float32), True)
 
 
 def model_step(layers: int, small: bool) -> Call:

@@ -72,25 +72,40 @@ def timed_layers(
     backward: bool,
     effort: Effort,
 ) -> Any:
-    """Timings of layers on the same tokens."""
-    x = torch.randn(1, tokens, hidden, device=device(), dtype=dtype, requires_grad=backward)
-    calls = {name: step(layer, x, backward) for name, layer in layers.items()}
+    """Timings of layers on the same tokens, other ones at each call."""
+    calls = {
+        name: step(layer, windows(hidden, tokens, dtype), backward)
+        for name, layer in layers.items()
+    }
     with torch.set_grad_enabled(backward):
         return fastest(calls, rounds=effort.rounds, budget=effort.budget, device=device())
 
 
-def step(layer: nn.Module, x: Tensor, backward: bool) -> Call:
+def windows(hidden: int, tokens: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Inputs (1, tokens, H) without end, the same ones for each contender.
+
+    A mixture's experts get some tokens more or fewer each time, as in training. On a CPU that
+    counts: a product in bfloat16 of a size not seen before is compiled first.
+    """
+    random = torch.Generator().manual_seed(0)
+    pool = torch.randn(4 * tokens, hidden, generator=random).to(device(), dtype)
+    while True:
+        start = int(torch.randint(3 * tokens + 1, (), generator=random))
+        yield pool[start : start + tokens].unsqueeze(0)
+
+
+def step(layer: nn.Module, inputs: Iterator[Tensor], backward: bool) -> Call:
     """A forward, or a forward and a backward that writes fresh gradients, as after zero_grad."""
     if not backward:
-        return lambda: layer(x)
-    grad = torch.randn_like(x)
+        return lambda: layer(next(inputs))
     parameters = list(layer.parameters())
 
     def call() -> None:
-        x.grad = None
         for parameter in parameters:
             parameter.grad = None
-        first(layer(x)).backward(grad)
+        x = next(inputs).detach().requires_grad_()
+        out = first(layer(x))
+        out.backward(x.detach())  # any numbers will do
 
     return call
 

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from .cases import Case, Effort
 from .clock import Call
-from .layers import said, sizes, step
+from .layers import said, sizes, step, windows
 from .machine import device, dtypes
 from .mixtures import FLOOR, OURS, SHAPES, TINY, contenders
 
@@ -22,10 +22,10 @@ def run(effort: Effort) -> Iterator[Case]:
     for shape in TINY if effort.quick else SHAPES:
         for dtype in dtypes():
             layers, missing = contenders(shape, dtype, tokens, True)
-            x = torch.randn(
-                1, tokens, shape.hidden, device=device(), dtype=dtype, requires_grad=True
-            )
-            values = {name: float(peak(step(layer, x, True))) for name, layer in layers.items()}
+            values = {
+                name: float(peak(step(layer, windows(shape.hidden, tokens, dtype), True)))
+                for name, layer in layers.items()
+            }
             words = said(shape.hidden, shape.width, tokens, dtype, True)
             yield Case(
                 part="memory",

@@ -155,11 +155,11 @@ def peer_step(model: Any, batch: tuple[int, int], precision: str, *, fused: bool
     """One step as people write it: autocast, loss, backward, clip, AdamW."""
     options = {"fused": True} if fused else {}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **options)  # type: ignore[arg-type]
-    tokens = torch.randint(0, VOCABULARY, batch, device=device())
     lowered = torch.autocast(device(), dtype=torch.bfloat16, enabled=precision == "bf16")
     model.train()
 
     def call() -> None:
+        tokens = torch.randint(0, VOCABULARY, batch, device=device())  # others each time, as ours
         with lowered:
             loss: Tensor = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
