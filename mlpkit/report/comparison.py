@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from mlpkit.report.budgets import budget_reasons, match_residual, model_number
 from mlpkit.report.curves import Cost, cost_to_target, target_of
-from mlpkit.report.effects import HIGHER_IS_BETTER, fit_variants
+from mlpkit.report.effects import HIGHER_IS_BETTER, fit_variants, scores_of
 from mlpkit.report.naming import FFN, varying_keys
+from mlpkit.report.noisiest import noisiest
 from mlpkit.report.records import (
     Comparison,
     Difference,
@@ -107,16 +108,28 @@ def compare_group(
     rows = [_judged(r, found, reasons, lower_is_better=lower) for r in rows]
     base_row = next(row for row in rows if row.variant is base)
     rows = [replace(row, notes=notes(row, base_row)) for row in rows]
-    scores = [float(run.metrics[metric]) for run in base.ok]
     group = Group(
         index=base.group,
         identity=ranking_identity(base),
         names=tuple(row.variant.name for row in _by_score(rows, lower)),
         baseline=base.name,
-        noise=noise(fitted[0], scores) if fitted else Noise(),
+        noise=_noise(fitted, variants, base, metric=metric),
         target=target,
     )
     return group, tuple(_by_score(rows, lower))
+
+
+def _noise(
+    fitted: tuple[Fit, Mapping[str, int]] | None,
+    variants: Sequence[Variant],
+    base: Variant,
+    *,
+    metric: str,
+) -> Noise:
+    if fitted is None:
+        return Noise()
+    own = scores_of([base], metric=metric).scores
+    return replace(noise(fitted[0], own), noisiest=noisiest(*scores_of(variants, metric=metric)))
 
 
 def choose_baseline(variants: Sequence[Variant], wanted: str | None) -> Variant:

@@ -15,6 +15,20 @@ from mlpkit.report.statistics import Fit, contrast, fit
 HIGHER_IS_BETTER = ("tokens_per_second",)
 
 
+class Scores(NamedTuple):
+    """The scores of finished runs.
+
+    Args:
+        scores: (N,) one per run.
+        names: (N,) the variant of each.
+        seeds: (N,) the seed of each.
+    """
+
+    scores: tuple[float, ...]
+    names: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
 class Effect(NamedTuple):
     """What one value of an axis does, all else being equal.
 
@@ -65,6 +79,19 @@ class Point(NamedTuple):
     on_front: bool
 
 
+def scores_of(variants: Sequence[Variant], *, metric: str) -> Scores:
+    """The scores of all finished runs.
+
+    Args:
+        variants: Those of one group.
+        metric: The score.
+    """
+    runs = [(run, run.seed, v.name) for v in variants for run in v.ok]
+    counted = [(float(run.metrics[metric]), name, s) for run, s, name in runs if s is not None]
+    scores, names, seeds = zip(*counted, strict=True) if counted else ((), (), ())
+    return Scores(scores, names, seeds)
+
+
 def fit_variants(variants: Sequence[Variant], *, metric: str) -> tuple[Fit, dict[str, int]] | None:
     """The variant + seed model of all finished runs, and the index of each variant in it.
 
@@ -75,13 +102,11 @@ def fit_variants(variants: Sequence[Variant], *, metric: str) -> tuple[Fit, dict
     Returns:
         None if nothing finished.
     """
-    index = {v.name: i for i, v in enumerate(v for v in variants if v.ok)}
-    runs = [(run, index[v.name]) for v in variants for run in v.ok]
-    if not runs:
+    scores, names, seeds = scores_of(variants, metric=metric)
+    if not scores:
         return None
-    scores = [float(run.metrics[metric]) for run, _ in runs]
-    seeds = [run.seed for run, _ in runs if run.seed is not None]
-    return fit(scores, [i for _, i in runs], seeds), index
+    index = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return fit(scores, [index[name] for name in names], seeds), index
 
 
 def main_effects(comparison: Comparison, *, group: int = 0) -> list[Effect]:

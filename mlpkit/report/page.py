@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from mlpkit import __version__
 from mlpkit.figures.canvas import DARK, LIGHT
@@ -17,9 +17,10 @@ from mlpkit.figures.charts import SHEET, variables
 from mlpkit.report.cells import COLUMNS, Column, columns, published_cells
 from mlpkit.report.provenance import Fact, command, facts
 from mlpkit.report.published import published
-from mlpkit.report.records import Comparison, Group, Row, Run, Statement
+from mlpkit.report.records import Comparison, Group, Row, Run
+from mlpkit.report.spoken import say, say_all, text
 from mlpkit.report.variants import is_number
-from mlpkit.report.words import LANGUAGES, both, sentence, word
+from mlpkit.report.words import word
 from mlpkit.report.words.numbers import score
 
 VERDICTS = (
@@ -30,6 +31,8 @@ SECTIONS = (
     *("verdict", "table", "published", "curves", "fronts", "heatmap", "effects", "mixture"),
     *("configuration", "failures", "provenance", "samples", "help"),
 )
+
+ALWAYS = ("verdict", "table", "configuration", "provenance", "help")  # whatever they have to say
 
 
 class Panel(NamedTuple):
@@ -81,49 +84,24 @@ def render(
     Returns:
         HTML, as text.
     """
-    names = {run.id: row.variant.name for row in comparison.rows for run in row.variant.runs}
     script = _asset("page.js")
     shown = {
-        "summary": _summary(comparison),
-        # what was found comes before how many runs there were
-        "verdict": say_all(sorted(comparison.verdict, key=lambda s: s.key == "runs"), comparison),
-        "warnings": say_all([s for s in comparison.warnings if s.key != "damaged"], comparison),
-        "left_out": [(run.id, text) for run in comparison.runs for text in run.problems],
-        "groups": [_group(group, comparison) for group in comparison.groups],
-        "published": [
-            {"source": table, "lines": [published_cells(line) for line in table.lines]}
-            for table in published(comparison)
-        ],
+        **_findings(comparison),
+        **_runs(comparison),
         "curves": charts.get("curves", ()),
         "keys": charts.get("keys", ()),
         "fronts": charts.get("fronts", ()),
-        "heatmaps": charts.get("heatmap", ()),
-        "heatmap_note": text("heatmap_note", metric=comparison.metric),
+        "heatmap": charts.get("heatmap", ()),
         "effects": charts.get("effects"),
         "mixture": mixture,
-        "settings": _settings(comparison),
-        "common": sorted((key, _plain(value)) for key, value in comparison.common.items()),
-        "common_title": text("common", count=len(comparison.common)),
-        "failures": [_failure(run, names[run.id]) for run in comparison.failures],
-        "facts": [_fact(fact, len(comparison.runs)) for fact in facts(comparison.runs)],
         "sweep_commands": sweeps,
-        "runs": [_run(run, names[run.id], comparison.metric) for run in comparison.runs],
-        "samples": _samples(comparison),
-        "help": ["variant", "verdict", *(column.key for column in COLUMNS), "notes"],
-        "verdicts": VERDICTS,
-    }
-    have = {
-        **{key: shown[key] for key in ("curves", "fronts", "effects", "mixture", "failures")},
-        "heatmap": shown["heatmaps"],
-        "samples": shown["samples"],
-        "published": shown["published"],
     }
     return (
         _environment()
         .from_string(_asset("page.html.j2"))
         .render(
             **shown,
-            sections=[name for name in SECTIONS if have.get(name, True)],
+            sections=[name for name in SECTIONS if name in ALWAYS or shown[name]],
             language=language,
             version=__version__,
             style=Markup(style()),
@@ -131,6 +109,40 @@ def render(
             script_hash=_hash(script),
         )
     )
+
+
+def _findings(comparison: Comparison) -> dict[str, Any]:
+    """What the page says of the variants: result, table, what was published, configuration."""
+    return {
+        "summary": _summary(comparison),
+        # what was found comes before how many runs there were
+        "verdict": say_all(sorted(comparison.verdict, key=lambda s: s.key == "runs"), comparison),
+        "warnings": say_all([s for s in comparison.warnings if s.key != "damaged"], comparison),
+        "groups": [_group(group, comparison) for group in comparison.groups],
+        "published": [
+            {"source": table, "lines": [published_cells(line) for line in table.lines]}
+            for table in published(comparison)
+        ],
+        "heatmap_note": text("heatmap_note", metric=comparison.metric),
+        "settings": _settings(comparison),
+        "common": sorted((key, _plain(value)) for key, value in comparison.common.items()),
+        "common_title": text("common", count=len(comparison.common)),
+        "help": ["variant", "verdict", *(column.key for column in COLUMNS), "notes"],
+        "verdicts": VERDICTS,
+    }
+
+
+def _runs(comparison: Comparison) -> dict[str, Any]:
+    """What the page says of single runs: what failed, where they come from, what they write."""
+    runs = comparison.runs
+    names = {run.id: row.variant.name for row in comparison.rows for run in row.variant.runs}
+    return {
+        "left_out": [(run.id, problem) for run in runs for problem in run.problems],
+        "failures": [_failure(run, names[run.id]) for run in comparison.failures],
+        "facts": [_fact(fact, len(runs)) for fact in facts(runs)],
+        "runs": [_run(run, names[run.id], comparison.metric) for run in runs],
+        "samples": _samples(comparison),
+    }
 
 
 def _environment() -> Environment:
@@ -157,38 +169,6 @@ def style() -> str:
         f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
         f"@media print{{:root{{{light}}}}}\n{_asset('page.css')}{SHEET}"
     )
-
-
-def in_both(spoken: Mapping[str, str]) -> Markup:
-    """A text in both languages, of which the page shows one."""
-    if len(set(spoken.values())) == 1:
-        return escape(spoken["en"])
-    spans = (Markup('<span lang="{}">{}</span>').format(lang, spoken[lang]) for lang in LANGUAGES)
-    return Markup("").join(spans)
-
-
-def text(key: str, **values: Any) -> Markup:
-    """A text of ``mlpkit.report.words`` in both languages."""
-    return in_both(both(key, **values))
-
-
-def say(statement: Statement, *, several: bool = False) -> Markup:
-    """A statement in both languages.
-
-    Args:
-        statement: What to say.
-        several: Whether there are several groups, so that it says of which it speaks.
-    """
-    spoken = {lang: sentence(statement, lang) for lang in LANGUAGES}
-    if several and "group" in statement.values and statement.key != "group":
-        number = int(statement.values["group"]) + 1
-        spoken = {k: f"{word('group', k, number=number)}: {v}" for k, v in spoken.items()}
-    return in_both(spoken)
-
-
-def say_all(statements: Sequence[Statement], comparison: Comparison) -> list[Markup]:
-    """Statements in both languages."""
-    return [say(statement, several=len(comparison.groups) > 1) for statement in statements]
 
 
 def _summary(comparison: Comparison) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,13 +12,18 @@ from typing import Any
 
 import yaml
 
+from mlpkit.compose.untrusted import (
+    LARGEST,
+    LARGEST_CONFIG,
+    SAFE_LOADER,
+    require_plain_file,
+    require_plain_yaml,
+)
 from mlpkit.report.records import Run
 
 STATUSES = ("ok", "running", "failed", "stopped")  # what a run says of itself
+JOB = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # a plain name, which leads nowhere else
 LOG_LINES = 30  # of a log that are kept: enough for a traceback
-
-# libyaml is ten times faster than the loader in Python; not every platform has it
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class NoRunsError(LookupError):
@@ -75,7 +81,7 @@ def read_run(path: Path) -> Run:
         path=path,
         id=path.resolve().name,
         status=status,
-        config=files.read("config.yaml", lambda text: yaml.load(text, _LOADER) or {}, {}),
+        config=files.read("config.yaml", _config, {}, largest=LARGEST_CONFIG),
         overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
         result=result,
         steps=steps,
@@ -97,9 +103,12 @@ class _Files:
     def __init__(self, path: Path) -> None:
         self.path, self.problems = path, list[str]()
 
-    def read(self, name: str, parse: Callable[[str], Any], otherwise: Any) -> Any:
+    def read(
+        self, name: str, parse: Callable[[str], Any], otherwise: Any, *, largest: int = LARGEST
+    ) -> Any:
         """A parsed file, or ``otherwise`` if it is missing, damaged or of another type."""
         try:
+            require_plain_file(self.path / name, largest=largest)
             value = parse((self.path / name).read_text(errors="replace"))
         except FileNotFoundError:
             return otherwise
@@ -112,6 +121,12 @@ class _Files:
             self.problems.append(f"{name} holds a {found}, not a {wanted}")
             return otherwise
         return value
+
+
+def _config(text: str) -> Any:
+    """A configuration as it stands in its file: no alias lets a few bytes become all memory."""
+    require_plain_yaml(text)
+    return yaml.load(text, SAFE_LOADER) or {}
 
 
 def _runs_of(path: Path) -> Iterator[Run]:
@@ -163,8 +178,13 @@ def _jobs(path: Path) -> Iterator[Run]:
         said = f"sweep.json cannot be read: {type(error).__name__}: {error}"
         yield Run(path=path.parent, id=path.parent.name, status="broken", problems=(said,))
         return
-    for name, overrides in jobs:
-        folder = root / Path(name).name
+    for given, overrides in jobs:
+        name = Path(given).name
+        if not JOB.fullmatch(name):
+            said = f"sweep.json names the job {given[:40]!r}, which is no id of a job"
+            yield Run(path=path.parent, id=path.parent.name, status="broken", problems=(said,))
+            continue
+        folder = root / name
         if _is_run(folder):
             yield read_run(folder)
         else:

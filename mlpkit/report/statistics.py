@@ -32,6 +32,7 @@ class Fit:
 
     The price is that assumption: simulated, a variant twice as noisy as the others leaves the rate
     of false verdicts near 5 %; three times as noisy makes it 7 to 8 %, such a baseline 7 to 13 %.
+    ``mlpkit.report.noisiest`` looks for one.
 
     Args:
         effects: (V,) a solution for the variants; only differences of them mean something.
@@ -61,8 +62,7 @@ def fit(scores: Sequence[float], variants: Sequence[int], seeds: Sequence[int]) 
         seeds: (N,) the seed of each; any integers.
     """
     y, v = np.asarray(scores, np.float64), np.asarray(variants, np.int64)
-    _, s = np.unique(np.asarray(seeds), return_inverse=True)
-    design = np.hstack([np.eye(v.max() + 1)[v], np.eye(s.max() + 1)[s]])  # (N, P)
+    design = design_of(v, np.asarray(seeds))
     centred = y - y.mean()  # scores are near each other: what is left keeps more digits
     inverse = np.asarray(np.linalg.pinv(design.T @ design, rcond=1e-10, hermitian=True), np.float64)
     solution = inverse @ design.T @ centred
@@ -78,6 +78,17 @@ def fit(scores: Sequence[float], variants: Sequence[int], seeds: Sequence[int]) 
         row_space=inverse @ design.T @ design,
         scale=scale,
     )
+
+
+def design_of(variants: NDArray[np.int64], seeds: NDArray[np.int64]) -> Array:
+    """(N, P) of the model: one column per variant, then one per seed.
+
+    Args:
+        variants: (N,) from 0 without gaps.
+        seeds: (N,) any integers.
+    """
+    _, s = np.unique(seeds, return_inverse=True)
+    return np.hstack([np.eye(variants.max() + 1)[variants], np.eye(s.max() + 1)[s]])
 
 
 def contrast(fitted: Fit, weights: Array) -> Difference | None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mlpkit.figures.charts import short
 from mlpkit.report.frames import run_row
 from mlpkit.report.records import Comparison, Difference, Estimate, Row
 
@@ -146,17 +147,6 @@ def decimals(uncertainty: float | None) -> int:
     return min(6, max(1, 1 - math.floor(math.log10(uncertainty))))
 
 
-def compact(value: float | None) -> str:
-    """A count with three significant digits: 820k, 2.89M, 9.9G; empty if it is not known."""
-    if value is None:
-        return ""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 0.9995 * size:
-            digits = max(0, 2 - math.floor(math.log10(abs(value) / size) + 2e-4))
-            return f"{value / size:.{digits}f}{unit}"
-    return f"{value:.3g}"
-
-
 def escape_latex(text: str) -> str:
     """Text as LaTeX prints it.
 
@@ -180,15 +170,16 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
             _spread(row.metric, places[row.variant.group]),
             _interval(row.difference, places[row.variant.group]),
             f"{row.n_ok}/{len(row.variant.runs)}",
-            compact(row.parameters),
-            compact(row.active_parameters),
-            compact(row.flops_per_token),
-            compact(row.tokens_per_second),
+            *("" if count is None else short(count) for count in _counts(row)),
             row.verdict.replace("_", " "),
         ]
         for row in comparison.rows
     ]
     return head, body
+
+
+def _counts(row: Row) -> list[float | None]:
+    return [row.parameters, row.active_parameters, row.flops_per_token, row.tokens_per_second]
 
 
 def _spread(found: Estimate | None, places: int) -> str:

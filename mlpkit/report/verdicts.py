@@ -40,6 +40,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "one_seed": ("group",),
     "two_seeds": ("group",),
     "missing_seeds": ("variants",),
+    "unequal_noise": ("group", "variant", "sd", "others", "p"),
     "unmatched": ("variants", "measure", "limit"),
     "several_groups": ("count", "differs"),
     "identical": ("variants",),
@@ -245,6 +246,9 @@ def _group_warnings(rows: Sequence[Row], group: Group) -> list[Statement]:
     missing = {r.variant.name: sorted(seeds - {*r.variant.seeds_ok}) for r in finished}
     if any(missing.values()):
         said.append(_say("missing_seeds", variants={k: v for k, v in missing.items() if v}))
+    if noisy := group.noise.noisiest:
+        values = {"variant": noisy.variant, "sd": noisy.sd, "others": noisy.others_sd}
+        said.append(_say("unequal_noise", group=group.index, **values, p=noisy.p))
     unmatched = [row for row in own if row.verdict == "not_comparable"]
     if unmatched:
         measure = next(r.values["measure"] for r in unmatched[0].reasons if "measure" in r.values)

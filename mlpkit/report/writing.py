@@ -12,11 +12,12 @@ from mlpkit.figures.charts import Chart
 from mlpkit.figures.labels import words as known_language
 from mlpkit.report.comparison import compare
 from mlpkit.report.mixtures import mixture_section, section_files, section_markup
-from mlpkit.report.page import Panel, render, text
+from mlpkit.report.page import Panel, render
 from mlpkit.report.plots import COSTS, FRONTS, draw_all, swatches
 from mlpkit.report.provenance import sweep_commands
 from mlpkit.report.records import Comparison
 from mlpkit.report.runs import find_runs
+from mlpkit.report.spoken import text
 from mlpkit.report.tables import tables
 from mlpkit.report.words import LANGUAGES
 from mlpkit.training.run_directory import write_atomically

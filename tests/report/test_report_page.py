@@ -19,10 +19,11 @@ from mlpkit.figures.labels import LanguageError
 from mlpkit.report import find_runs, write_report
 from mlpkit.report.cells import COLUMNS
 from mlpkit.report.comparison import ComparisonError, compare
-from mlpkit.report.page import SECTIONS, VERDICTS, in_both, say, style
+from mlpkit.report.page import SECTIONS, VERDICTS, style
 from mlpkit.report.provenance import READERS, command, facts
 from mlpkit.report.records import Run, Statement
 from mlpkit.report.runs import NoRunsError
+from mlpkit.report.spoken import in_both, say
 from mlpkit.report.verdicts import STATEMENTS
 from mlpkit.report.words import LANGUAGES, WORDS, fill, numbers, word
 from mlpkit.report.words.sentences import SENTENCES, TERMS

@@ -14,7 +14,6 @@ from synthetic import FAILING, MOE, NAIVE, SWIGLU, Look, write_sweep
 from mlpkit.report.comparison import compare
 from mlpkit.report.runs import find_runs
 from mlpkit.report.tables import (
-    compact,
     decimals,
     escape_latex,
     runs_to_csv,
@@ -157,21 +156,3 @@ def test_two_digits_of_the_uncertainty_are_written(uncertainty, places):
 
 def test_without_uncertainty_there_are_four_decimals():
     assert decimals(None) == decimals(0.0) == decimals(float("nan")) == 4
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (820480, "820k"),
-        (2887000, "2.89M"),
-        (999_900, "1.00M"),
-        (9.96e9, "9.96G"),
-        (12_345, "12.3k"),
-        (950, "950"),
-        (0, "0"),
-        (1.5e12, "1.50T"),
-        (None, ""),
-    ],
-)
-def test_counts_with_three_digits(value, text):
-    assert compact(value) == text

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from mlpkit.report.mixtures.findings import Range
 from mlpkit.report.mixtures.section import Figure, MixtureSection, MixtureVariant, Table
 from mlpkit.report.mixtures.words import SENTENCES, WORDS
-from mlpkit.report.page import in_both
 from mlpkit.report.records import Statement
+from mlpkit.report.spoken import in_both
 from mlpkit.report.words import LANGUAGES, Writer, fill
 
 PERCENT = ("max_violation_share", "dropped_share", "unrouted_share", "explained_share")

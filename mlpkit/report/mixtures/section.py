@@ -18,11 +18,13 @@ from mlpkit.figures.experts import (
 from mlpkit.figures.routing import plot_routing
 from mlpkit.report.mixtures.findings import findings, warnings
 from mlpkit.report.records import Run, Statement
+from mlpkit.report.words import LANGUAGES
 
 FORMAT = 1  # of mixture.json
 CELLS = 6000  # of heatmaps in a page, about a megabyte
 MOST_FIGURES = 12  # variants with figures
-MOST_CURVES = 12
+MOST_CURVES = 12  # runs in one figure of routing; of more, one of each variant
+FEWEST = 16  # choices of a category; the share of a rarer one is chance
 ROUTING = ("max_violation_share", "router_entropy")  # drawn over training
 HEALTH = (
     *("seed", "layer", "max_violation", "max_violation_share", "max_violation_batch"),
@@ -249,13 +251,11 @@ def _categories(mixture: Mapping[str, Any], layer: Mapping[str, Any], expert: in
     """The categories that an expert takes more often than uniform, in both languages."""
     if not layer["categories"]:
         return None
-    totals = [sum(row[c] for row in layer["categories"]["counts"])
-              for c in range(len(mixture["categories"]))]  # fmt: skip
+    totals = [sum(column) for column in zip(*layer["categories"]["counts"], strict=True)]
     lifts = layer["categories"]["lift_over_uniform"][expert]
-    best = sorted((c for c, n in enumerate(totals) if n >= 16), key=lambda c: -lifts[c])[:3]
+    best = sorted((c for c, n in enumerate(totals) if n >= FEWEST), key=lambda c: -lifts[c])[:3]
     named = [(category_label(mixture["categories"][c]), lifts[c]) for c in best if lifts[c] > 1]
-    texts = {
+    return {
         lang: "  ".join(f"{n if isinstance(n, str) else n[lang]} {v:.1f}×" for n, v in named)
-        for lang in ("en", "zh")
+        for lang in LANGUAGES
     }
-    return texts

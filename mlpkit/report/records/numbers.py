@@ -49,6 +49,23 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Noisiest:
+    """A variant that varies more from seed to seed than the others do, beyond chance.
+
+    Args:
+        variant: Its name.
+        sd: Standard deviation of its runs around variant + seed.
+        others_sd: That of the others' runs.
+        p: Of an inequality as large as this one where all are equally noisy.
+    """
+
+    variant: str
+    sd: float
+    others_sd: float
+    p: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Noise:
     """How much a score varies for no reason.
 
@@ -58,9 +75,11 @@ class Noise:
         baseline_sd: Standard deviation of the baseline over its seeds; None with one.
         detectable: The smallest difference whose 95 % interval would not hold 0, for variants
             with all seeds; None without degrees of freedom.
+        noisiest: The variant that is noisier than the others; None: nothing tells that one is.
     """
 
     sd: float | None = None
     df: int = 0
     baseline_sd: float | None = None
     detectable: float | None = None
+    noisiest: Noisiest | None = None

@@ -137,7 +137,6 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "fact_data": ("data", "数据"),
     "fact_tokenizer": ("tokenizer", "分词器"),
     "fact_plugins": ("plugins", "插件"),
-    "fact_started": ("started", "开始时间"),
     "unknown": ("not recorded", "未记录"),
     "dirty": ("with changes", "有未提交的修改"),
 }

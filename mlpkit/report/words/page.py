@@ -90,7 +90,6 @@ PAGE: dict[str, tuple[str, str]] = {
     "command": ("command", "命令"),
     "all": ("all", "全选"),
     "none": ("none", "全不选"),
-    "experts_load": ("experts", "专家"),
     "no_runs_finished": ("No run has finished yet.", "尚无运行完成。"),
     "made_by": (
         "Written by mlpkit {version}. This file needs no network and no other file.",

@@ -62,6 +62,14 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "Seeds that did not finish: {variants}.",
         "未完成的种子：{variants}。",
     ),
+    "unequal_noise": (
+        "{variant} varies more from seed to seed than the others ({sd:score} against "
+        "{others:score}, p {p:p}). Intervals share one noise, which is too small for it: verdicts "
+        "that rest on it are less sure than they look. Give it more seeds, or look at its runs.",
+        "{variant} 在种子间的波动大于其他变体（{sd:score}，其他为 {others:score}，p {p:p}）。"
+        "区间使用同一个噪声估计，对它偏小：涉及它的判定不如看上去可靠。"
+        "请为它增加种子，或检查其各次运行。",
+    ),
     "unmatched": (
         "Not ranked, since their {measure:term} differ from the baseline's by more than "
         "{limit:percent}: {variants}.",
