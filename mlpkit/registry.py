@@ -53,6 +53,22 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def printable(text: str) -> str:
+    """Text that is safe on a terminal.
+
+    Names and messages come from plugins' metadata, from files and from models: nothing in them may
+    move the cursor, colour the terminal or turn the direction of writing.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def names_text(names: Sequence[str], noun: str) -> str:
+    """An extension point's names for a message; where they are many, how to see them."""
+    if len(names) > MOST_NAMES:
+        return f"{len(names)} names; mlpkit list {noun} shows them"
+    return ", ".join(names)
+
+
 @dataclass
 class Registry(Generic[S]):
     """The entries of one extension point.
@@ -142,8 +158,6 @@ class Registry(Generic[S]):
     def _lookup(self, name: str) -> tuple[S, Provider]:
         if name not in self:
             hint = suggestion(str(name), [*self._entries, *self._aliases])
-            known = ", ".join(self.names())
-            if len(self.names()) > MOST_NAMES:
-                known = f"{len(self.names())} names; mlpkit list {self.noun} shows them"
+            known = names_text(self.names(), self.noun)
             raise UnknownNameError(f"unknown {self.noun} {name!r}{hint} (registered: {known})")
         return self._entries[self._aliases.get(name, name)]

@@ -60,11 +60,11 @@ BROKEN = {
     ),
     "wrong kind": (
         "@hookimpl\ndef mlpkit_ffns():\n    yield DataSpec(name='d', target='a:b')",
-        r"TypeError: ffn hook yields DataSpec\(name='d'.* not a FFNSpec",
+        r"TypeError: the ffn hook yields DataSpec\(name='d'.*; it must yield FFNSpecs",
     ),
     "not a spec": (
         "@hookimpl\ndef mlpkit_ffns():\n    yield 'foo'",
-        "TypeError: ffn hook yields 'foo', not a FFNSpec",
+        "TypeError: the ffn hook yields 'foo'; it must yield FFNSpecs",
     ),
     "name taken": (
         "@hookimpl\ndef mlpkit_ffns():\n    yield FFNSpec(name='swiglu', target='a:b')",

@@ -34,7 +34,7 @@ class GaussianTopK(nn.Module):
     def __init__(self, *, sparsity: float = 0.95) -> None:
         super().__init__()
         if not 0 < sparsity < 1:
-            raise ActivationOptionError(f"sparsity={sparsity} is not between 0 and 1; try 0.95")
+            raise ActivationOptionError(f"sparsity is {sparsity}; give a number between 0 and 1")
         self.sparsity = sparsity
         self.deviations = NormalDist().inv_cdf(sparsity)
 

@@ -60,7 +60,7 @@ def gelu_tanh_derivative(x: Tensor) -> Tensor:
 def gelu_10(x: Tensor, *, min: float = -10.0, max: float = 10.0) -> Tensor:
     """GELU, its value cut to [min, max]; the lower bound is never reached by default."""
     if min > max:
-        raise ActivationOptionError(f"min={min} is above max={max}; swap them")
+        raise ActivationOptionError(f"min is {min}, above max {max}; swap them")
     return gelu(x).clamp(min, max)
 
 

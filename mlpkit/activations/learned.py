@@ -55,7 +55,7 @@ class RReLU(nn.Module):
     def __init__(self, *, lower: float = 1 / 8, upper: float = 1 / 3) -> None:
         super().__init__()
         if lower > upper:
-            raise ActivationOptionError(f"lower={lower} is above upper={upper}; swap them")
+            raise ActivationOptionError(f"lower is {lower}, above upper {upper}; swap them")
         self.lower, self.upper = lower, upper
 
     def forward(self, x: Tensor) -> Tensor:

@@ -54,4 +54,4 @@ def positive(**options: float) -> None:
     """
     for name, value in options.items():
         if not value > 0:
-            raise ActivationOptionError(f"{name}={value} is not above 0; give a positive number")
+            raise ActivationOptionError(f"{name} is {value}; give a number above 0")

@@ -120,7 +120,7 @@ def smelu_derivative(x: Tensor, *, beta: float = 1.0) -> Tensor:
 def hardtanh(x: Tensor, *, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """Gives x, cut to [min_val, max_val]."""
     if min_val >= max_val:
-        raise ActivationOptionError(f"min_val={min_val} is not below max_val={max_val}; swap them")
+        raise ActivationOptionError(f"min_val is {min_val}, not below max_val {max_val}; lower it")
     return F.hardtanh(x, min_val, max_val)
 
 

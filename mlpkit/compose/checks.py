@@ -81,7 +81,7 @@ def check_slots(config: DictConfig, regs: Registries) -> None:
     for slot, node in config.ffns.items():
         if slot == MAIN or not NAME.match(slot):
             reason = "that is ffn" if slot == MAIN else "a name is a-z, 0-9 and _, a letter first"
-            raise ConfigError(f"ffns.{slot}: a slot cannot be called {slot!r}: {reason}")
+            raise ConfigError(f"ffns.{slot} cannot be a slot: {reason}; choose another name")
         check_component(f"ffns.{slot}", node, "ffn", regs)
     try:
         slots_by_layer(config)

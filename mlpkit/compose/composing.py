@@ -14,7 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mlpkit.compose.checks import ConfigError, check, first_line, unknown_key
 from mlpkit.compose.source import GROUPS, conf_dir, install, own_hydra, quote_null
-from mlpkit.registry import suggestion
+from mlpkit.plugins import registries
+from mlpkit.registry import names_text, suggestion
 
 LAUNCHER = "hydra/launcher"
 
@@ -53,7 +54,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
         options = sorted(error.options or [])
         hint = suggestion(name, options)
         more = "; others come with pip install 'mlpkit[launchers]'" * (group == LAUNCHER)
-        return f"unknown {group} {name!r}{hint} (there are: {', '.join(options)}){more}"
+        return f"unknown {group} {name!r}{hint} (there are: {_told(group, options)}){more}"
     if isinstance(error, ConfigCompositionException) and "Could not override" in str(error):
         return _explain_override(error, overrides)
     if "Ambiguous value" in str(error):
@@ -70,6 +71,14 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
             return f"{cause.full_key} cannot be null; give it a value, or leave it out"
         return f"{cause.full_key}: {first_line(cause)}"
     return str(error).strip()
+
+
+def _told(group: str, options: list[str]) -> str:
+    """The options of a group; `mlpkit list` shows entries, and no presets."""
+    noun = GROUPS.get(group)
+    if noun and options == registries().by_noun()[noun].names():
+        return names_text(options, noun)
+    return ", ".join(options)
 
 
 def _explain_override(error: Exception, overrides: Sequence[str]) -> str:

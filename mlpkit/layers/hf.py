@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlpkit.layers.patterns import DENSE, MAIN, LayerPatternError, compact
+from mlpkit.registry import suggestion
 
 Config = Mapping[str, Any]
 Sparse = Callable[[int], bool]
@@ -48,7 +49,9 @@ def _types(config: Config, num_layers: int) -> Sparse:
     types = _list(config, key, num_layers)
     for word in types:
         if word not in TYPES:
-            raise LayerPatternError(f"{key} has {word!r}; known are {', '.join(TYPES)}")
+            raise LayerPatternError(
+                f"{key} has {word!r}{suggestion(str(word), TYPES)} (there are: {', '.join(TYPES)})"
+            )
     return lambda layer: TYPES[types[layer]]
 
 
@@ -60,7 +63,7 @@ def _chosen(config: Config, num_layers: int) -> Sparse:
     try:
         chosen = {int(item) for item in items if str(item).strip()}
     except (TypeError, ValueError):
-        raise LayerPatternError(f"{key} is {value!r}; it lists layers by number") from None
+        raise LayerPatternError(f"{key} is {value!r}; list the layers by number") from None
     return lambda layer: layer in chosen
 
 
@@ -122,7 +125,7 @@ def _number(config: Config, key: str, default: int | None, minimum: int = 0) -> 
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise LayerPatternError(f"{key} is {value!r}; it is a whole number of at least {minimum}")
+        raise LayerPatternError(f"{key} is {value!r}; give a whole number of at least {minimum}")
     return value
 
 
@@ -131,6 +134,6 @@ def _list(config: Config, key: str, num_layers: int) -> list[Any]:
     value = config[key]
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) < num_layers:
         raise LayerPatternError(
-            f"{key} is {value!r}, and num_hidden_layers is {num_layers}; it has an entry for each"
+            f"{key} is {value!r}, and num_hidden_layers is {num_layers}; give an entry for each"
         )
     return list(value)

@@ -23,6 +23,7 @@ from mlpkit.plugins.local import (
 )
 from mlpkit.plugins.registries import KINDS, PluginError, PluginRegistry, Registries
 from mlpkit.plugins.sources import import_local, source_digest
+from mlpkit.registry import printable
 from mlpkit.specs import ActivationSpec, FFNSpec, RouterSpec
 
 __all__ = [
@@ -123,10 +124,8 @@ def load_once() -> Loaded:
     if failed and os.environ.get("MLPKIT_PLUGINS_STRICT") == "1":
         raise PluginError("; ".join(f"plugin {s.name!r}: {s.reason}" for s in failed))
     for status in failed:
-        print(
-            f"warning: plugin {status.name!r} of {status.provider} is skipped: {status.reason}",
-            file=sys.stderr,
-        )
+        said = f"plugin {status.name!r} of {status.provider} is skipped: {status.reason}"
+        print(f"warning: {printable(said)}", file=sys.stderr)
     return result
 
 

@@ -76,7 +76,7 @@ def checked(noun: str, spec: Any) -> Spec:
         TypeError: It is not.
     """
     if not isinstance(spec, KINDS[noun]):
-        raise TypeError(f"{noun} hook yields {spec!r}, not a {KINDS[noun].__name__}")
+        raise TypeError(f"the {noun} hook yields {spec!r}; it must yield {KINDS[noun].__name__}s")
     return spec
 
 

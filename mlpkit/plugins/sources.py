@@ -35,7 +35,7 @@ def import_local(name: str) -> ModuleType:
         return sys.modules[path.stem]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ImportError(f"there is no Python file {path}")
+        raise ImportError(f"there is no Python file {path}; check the path")
     if path.stem in sys.modules:
         raise ImportError(f"{path} has the name of the module {path.stem!r}; rename the file")
     module = importlib.util.module_from_spec(spec)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from mlpkit.build import ffn_options
+from mlpkit.build.parts import refuse_unknown
 from mlpkit.plugins import PluginError, PluginStatus, load_once, registries
 from mlpkit.plugins.loading import normalised
 from mlpkit.registry import UnknownNameError, suggestion
+from mlpkit.schema import option_parameters
+from mlpkit.specs import FFNSpec, resolve
 from mlpkit.testing import activation, backend, balance, data, ffn, router
 from mlpkit.testing.subjects import Check, Subject, title
 
@@ -86,8 +91,11 @@ def cases(
     Raises:
         UnknownNameError: There is no such entry.
         ExpectationError: A title that no check of this entry has.
+        BuildError: An option that the entry does not have.
     """
     subject = KINDS[kind].subject(name, **options)
+    if subject.options:
+        refuse_options(subject)
     reasons = dict(expected or {})
     found = [
         Case(subject, check, reasons.pop(title(check), ""))
@@ -100,6 +108,21 @@ def cases(
             f"(checks: {', '.join(titles)})"
         )
     return found
+
+
+def refuse_options(subject: Subject) -> None:
+    """Refuses an option that the entry does not have: once, not as the failure of every check.
+
+    Raises:
+        BuildError: There is one.
+    """
+    target = resolve(subject.spec.target)
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(target).parameters.values()):
+        return
+    known = list(option_parameters(subject.noun, target))
+    if isinstance(subject.spec, FFNSpec):
+        known = ffn_options(subject.spec)
+    refuse_unknown(subject.noun, subject.spec.name, subject.options, known)
 
 
 def run_case(case: Case) -> Result:
