@@ -1,4 +1,4 @@
-"""What mkdocs does beyond Markdown: two languages, links, included code, the reference."""
+"""What mkdocs does beyond Markdown: languages, links, line breaks, included code, the reference."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import reference
+from breaks import breakable, joined
 from included import included
 from links import OUTSIDE, ROOT, for_site, page_name, prose, slug
 from mkdocs.config.defaults import MkDocsConfig
@@ -65,14 +66,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     path = getattr(page.file, "repository_path", "")
     if not path:  # written by the code, for the site
         return markdown
-    if own := anchors().get(path):
+    if own := anchors().get(path):  # a translated page
         parts = prose(markdown)
         parts[::2] = [
-            HEADING.sub(lambda m: f"{m[1]}{m[2]} {{ #{own[slug(m[2])]} }}", part)
+            HEADING.sub(lambda m: f"{m[1]}{m[2]} {{ #{own[slug(m[2])]} }}", joined(part))
             for part in parts[::2]
         ]
         markdown = "".join(parts)
     return for_site(included(markdown), path, anchors())
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The page's text as HTML, before the theme is put around it."""
+    return breakable(html)
 
 
 @cache

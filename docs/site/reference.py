@@ -231,7 +231,7 @@ def meaning(doc: str, limits: Any) -> str:
     found = [text.format(limits[key]) for key, text in bounds.items() if key in limits]
     if "choices" in limits:
         found.append("one of " + ", ".join(f"`{choice}`" for choice in limits["choices"]))
-    return cell(f"{doc.rstrip('.')}. {', '.join(found)}".strip()).removesuffix(".")
+    return cell("; ".join(filter(None, (doc.rstrip("."), ", ".join(found)))))
 
 
 def cell(text: str) -> str:

@@ -70,5 +70,5 @@ def test_every_block_of_the_plugin_page_runs(tmp_path, server):
     reader.follow("docs/plugins.md")
     assert "mlpkit-foo 0.1.0" in reader.line("mlpkit list data")
     labels = {result["ffn"] for result in results(tmp_path)}
-    assert labels == {"square", "swiglu", "gated[half_square]", "foo_ffn"}
+    assert labels == {"swiglu", "normed", "square", "foo_ffn"}
     assert {result["data"]["name"] for result in results(tmp_path)} == {"pystdlib", "sums"}

@@ -19,6 +19,7 @@ from mlpkit.hookspecs import Hooks
 from mlpkit.plugins import registries
 
 sys.path.insert(0, str(ROOT / "docs" / "site"))
+from breaks import breakable, joined
 from included import INCLUSION, InclusionError, block, file_of, included, source
 from links import for_site, on_site
 
@@ -160,7 +161,7 @@ def test_the_reference_shows_values_limits_formulas_and_papers(site):
     def text(place):
         return " ".join(unescape(re.sub(r"<[^>]+>", "", (site / place).read_text())).split())
 
-    assert "steps between validations. ≥ 1 type: int default: 200" in text(
+    assert "steps between validations; ≥ 1 type: int default: 200" in text(
         "reference/configuration.html"
     )
     activation = text("reference/activation.html")
@@ -199,6 +200,20 @@ def test_included_code_is_a_definition_with_its_place_moved_to_the_margin():
 def test_a_name_that_is_gone_stops_the_build(module, name):
     with pytest.raises(InclusionError, match=re.escape(name if "ffns" in module else module)):
         block(module, name)
+
+
+def test_names_in_tables_break_between_their_words(site):
+    name, broken = "<code>ffn.norm_topk</code>", "<code>ffn.<wbr>norm_<wbr>topk</code>"
+    few, many = (f"<tr>{'<td>a.b</td>' * n}<td>{name}</td></tr>{name}" for n in (3, 4))
+    assert breakable(few) == few
+    assert breakable(many) == many.replace(name, broken, 1)
+    assert "<code>ffn.<wbr>num_<wbr>experts</code>" in (site / "naming.html").read_text()
+
+
+def test_chinese_lines_are_joined_without_a_space(site):
+    assert joined("一，\n  二\n三 a\nb：\n`c`\n\n四\n- 五\n") == "一，二三 a\nb：`c`\n\n四\n- 五\n"
+    home = (site / "zh" / "index.html").read_text()
+    assert not re.search("[一-鿿]\n[一-鿿]", home)
 
 
 def test_links_are_told_for_the_site():
