@@ -97,7 +97,11 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["lst"], "unknown verb 'lst'; did you mean 'list'? (there are: train"),
         (["list", "ffns"], "did you mean 'ffn'"),
+        (["check", "ffns", "swiglu"], "did you mean 'ffn'"),
+        (["check", "ffn", "swiglu", "dropuot=0.1"], "did you mean 'dropout'"),
+        (["check", "backend", "loop", "speed=3"], "'loop' has no option 'speed'"),
         (["show", "ffn", "swigul"], "did you mean 'swiglu'"),
         (["describe", "ffn=swigul"], "did you mean 'swiglu'"),
         (["generate", "nowhere"], "not a run directory"),
@@ -182,6 +186,17 @@ def test_the_default_configuration_holds_no_mixture(capfd: pytest.CaptureFixture
     assert "name: swiglu" in shown
     for word in ("moe", "router", "balance", "expert"):
         assert word not in shown
+
+
+def test_a_shown_configuration_says_what_is_settled_after_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "--cfg", "job", "match=params", "ffn=naive"]) == 0
+    shown = capfd.readouterr()
+    assert "match: params" in shown.out
+    assert "the widths of match come after it" in shown.err
+    assert main(["train", "--cfg", "job"]) == 0
+    assert not capfd.readouterr().err
 
 
 def test_a_single_run_then_generate(

@@ -27,6 +27,18 @@ def test_expand_globs_over_the_registry() -> None:
     assert ["ffn=swiglu"] not in found
 
 
+@pytest.mark.parametrize(
+    ("overrides", "jobs"),
+    [
+        (["experiment=glu_variants"], 2 * 5 * 3),
+        (["experiment=glu_variants", "seed=5"], 2 * 5),  # a value in the place of its axis
+        (["ffn=naive", "training=quick"], 1),
+    ],
+)
+def test_expand_takes_the_axes_that_a_configuration_brings(overrides: list[str], jobs: int) -> None:
+    assert len(expand(overrides)) == jobs
+
+
 def test_null_sweeps_over_as_it_is() -> None:
     jobs = expand(["activation=null,relu"])
     assert [compose(job).activation is None for job in jobs] == [True, False]

@@ -12,11 +12,11 @@ from mlpkit.cli import main
 from mlpkit.compose import ConfigError, compose
 from mlpkit.data.batches import tokens_per_epoch
 from mlpkit.sweep import checked_jobs
-from mlpkit.sweep.capacity import require_memory
 from mlpkit.sweep.equality import run_key
 from mlpkit.sweep.planning import plan, plan_lines
 from mlpkit.sweep.timing import measure, validation_tokens
 from mlpkit.sweep.warnings import warnings_of
+from mlpkit.training.memory import require_memory
 
 
 @pytest.fixture

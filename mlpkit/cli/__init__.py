@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mlpkit import __version__
 
@@ -45,6 +46,14 @@ exit codes: 0 done, 1 failed, 2 wrong configuration or input, 3 plugin, 4 checkp
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse whose message is one line, as every other of the program."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the message and ends with 2."""
+        self.exit(2, f"mlpkit: {message}; {self.prog} --help shows what it takes\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code."""
     # Threads that spin while they wait starve each other as soon as anything else runs: two of
@@ -80,11 +89,22 @@ def with_plugins(arguments: list[str]) -> list[str]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Finds the verb and hands over to its module."""
+    """Finds the verb and hands over to its module.
+
+    Raises:
+        UnknownNameError: There is no such verb.
+    """
     if arguments and arguments[0] in PASSED_ON:
         module = importlib.import_module(VERBS[arguments[0]][0])
         return int(module.run(list(arguments[1:])))
-    parser = build_parser(arguments[0] if arguments else "")
+    verb = arguments[0] if arguments else ""
+    if verb[:1].isalpha() and verb not in VERBS:
+        from mlpkit.registry import UnknownNameError, suggestion  # only for this message
+
+        raise UnknownNameError(
+            f"unknown verb {verb!r}{suggestion(verb, VERBS)} (there are: {', '.join(VERBS)})"
+        )
+    parser = build_parser(verb)
     options = parser.parse_args(arguments)
     if not options.verb:
         parser.print_help()
@@ -94,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def build_parser(verb: str) -> argparse.ArgumentParser:
     """The parser; only the named verb's own options are loaded."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mlpkit",
         description="The workbench for the FFN of a Transformer.",
         epilog=EPILOG,
@@ -115,12 +135,15 @@ def build_parser(verb: str) -> argparse.ArgumentParser:
 
 def tell(error: Exception) -> int:
     """Prints one message and returns the exit code that the error's class carries."""
+    from mlpkit.registry import printable  # only for a message
+
     code = getattr(error, "exit_code", None)
     name = "" if code is not None else f"{type(error).__name__}: "
     if getattr(error, "said_elsewhere", False):  # by the first of a run's processes
         return int(code or 1)
     rank = os.environ.get("RANK", "0")
-    print(f"mlpkit{f' [rank {rank}]' if rank != '0' else ''}: {name}{error}", file=sys.stderr)
+    said = printable(f"{name}{error}")
+    print(f"mlpkit{f' [rank {rank}]' if rank != '0' else ''}: {said}", file=sys.stderr)
     if code is None:
         print("(mlpkit --debug … shows the traceback)", file=sys.stderr)
     return int(code or 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import textwrap
 from typing import Any
 
+from mlpkit.cli.printing import print_json, print_table
 from mlpkit.plugins import registries
 from mlpkit.plugins.definitions import argument_docs, definition
 from mlpkit.registry import Registry, UnknownNameError, suggestion
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser, verb: str) -> None:
 def run_list(options: argparse.Namespace) -> int:
     """Prints the entries of one kind, or of all."""
     chosen = [options.kind] if options.kind else list(registries().by_noun())
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "kind": kind,
             "name": spec.name,
@@ -46,26 +46,16 @@ def run_list(options: argparse.Namespace) -> int:
         for spec in registry_of(kind).list(options.pattern)
     ]
     if options.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
     elif not rows:
         print(f"nothing matches {options.pattern!r}")
     else:
-        print_rows(rows)
+        print_table(
+            ("kind", "name", "what it is", "provider"),
+            [(r["kind"], r["name"], r["summary"] or r["formula"], r["provider"]) for r in rows],
+            whole=("kind", "name"),
+        )
     return 0
-
-
-def print_rows(rows: list[dict[str, Any]]) -> None:
-    """Prints entries as a table without borders; long sentences wrap."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("kind", "name", "what it is", "provider"):
-        table.add_column(column, no_wrap=column in ("kind", "name"), overflow="fold")
-    for row in rows:
-        what = row["summary"] or row["formula"]
-        table.add_row(row["kind"], row["name"], what, row["provider"])
-    Console(markup=False, highlight=False).print(table)
 
 
 def run_show(options: argparse.Namespace) -> int:
@@ -74,7 +64,7 @@ def run_show(options: argparse.Namespace) -> int:
     spec = registry.get(options.name)
     facts = entry_facts(options.kind, spec, registry)
     if options.json:
-        print(json.dumps(facts, indent=2, ensure_ascii=False, default=str))
+        print_json(facts)
         return 0
     for key, value in facts.items():
         if key == "options":

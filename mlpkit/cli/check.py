@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+from mlpkit.cli.catalogue import registry_of
+from mlpkit.cli.printing import print_json, print_table
 from mlpkit.plugins import KINDS
-from mlpkit.registry import UnknownNameError, suggestion
 
 if TYPE_CHECKING:
     from mlpkit.testing import Result
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         results = run_checks(kind, name, expected=expected, **plain)
     if options.json:
-        print(json.dumps([result._asdict() for result in results], indent=2, ensure_ascii=False))
+        print_json([result._asdict() for result in results])
     else:
         print_results(results)
     return 1 if any(result.state == "failed" for result in results) else 0
@@ -73,11 +73,10 @@ def read_words(words: Sequence[str]) -> tuple[str | None, str]:
     if len(words) == 1:
         return None, words[0]
     if len(words) != 2:
-        raise CheckArgumentError(f"{' '.join(words) or 'nothing'} to check; write [KIND] NAME")
-    if words[0] not in KINDS:
-        hint = suggestion(words[0], KINDS)
-        raise UnknownNameError(f"unknown kind {words[0]!r}{hint} (there are: {', '.join(KINDS)})")
-    return words[0], words[1]
+        raise CheckArgumentError(
+            f"check is given {' '.join(words) or 'no name'}; write [KIND] NAME"
+        )
+    return registry_of(words[0]).noun, words[1]
 
 
 def read_pair(text: str) -> tuple[str, str]:
@@ -93,16 +92,8 @@ def read_pair(text: str) -> tuple[str, str]:
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """Prints the results as a table without borders, and their numbers."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("kind", "name", "check", "state", "why"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("kind", "name", "state"))
-    for result in results:
-        table.add_row(*result)
-    console = Console(markup=False, highlight=False)
-    console.print(table)
+    """Prints a row for each result, and how many there are of each state."""
+    columns = ("kind", "name", "check", "state", "why")
+    print_table(columns, results, whole=("kind", "name", "state"))
     counts = Counter(result.state for result in results)
-    console.print(", ".join(f"{number} {state}" for state, number in sorted(counts.items())))
+    print(", ".join(f"{number} {state}" for state, number in sorted(counts.items())))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+
+from mlpkit.cli.printing import print_json
 
 
 def configure(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         facts = [{"overrides": job, **d.as_dict()} for job, d in zip(jobs, found, strict=True)]
         shown = facts if len(jobs) > 1 else found[0].as_dict()
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        print_json(shown)
     elif len(jobs) > 1:
         common = set.intersection(*map(set, jobs))
         titles = [" ".join(o for o in job if o not in common) for job in jobs]

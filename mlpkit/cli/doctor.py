@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 from collections.abc import Callable
@@ -11,7 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from mlpkit import __version__
 from mlpkit.cli.plugins import row_of, shadowed_presets
+from mlpkit.cli.printing import print_json
 from mlpkit.plugins import load_environment
+from mlpkit.registry import printable
 
 PACKAGES = (
     *("torch", "hydra-core", "omegaconf", "pluggy", "einops", "numpy", "safetensors", "rich"),
@@ -40,9 +41,10 @@ def run(options: argparse.Namespace) -> int:
     }
     found = {name: asked(section) for name, section in sections.items()}
     if options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     else:
-        print("\n".join(line for name, facts in found.items() for line in lines(name, facts)))
+        for name, facts in found.items():
+            print(printable("\n".join(lines(name, facts))))
     if any(status.state == "failed" for status in load_environment().statuses):
         return 3
     wrong = [v for facts in found.values() for v in facts.values() if v.startswith("failed: ")]

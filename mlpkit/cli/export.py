@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mlpkit.cli.printing import print_json
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -72,7 +73,10 @@ def run(options: argparse.Namespace) -> int:
         shard_bytes=int(options.shard_size * 10**9),
     )
     report = account(exported, options.out, sorted(tokenizer))
-    print(json.dumps(report, indent=2, ensure_ascii=False) if options.json else text(report))
+    if options.json:
+        print_json(report)
+    else:
+        print(text(report))
     return 0
 
 

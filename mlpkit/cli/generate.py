@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from mlpkit.registry import printable
+
 
 def configure(parser: argparse.ArgumentParser, verb: str) -> None:
     """Adds the options of the verb."""
@@ -44,7 +46,6 @@ def run(options: argparse.Namespace) -> int:
 
     from mlpkit.model import generate
     from mlpkit.training import load_run
-    from mlpkit.training.progress import printable
 
     model, tokenizer, _ = load_run(options.run_dir)
     # bytes of a command line that are not UTF-8 come as surrogates

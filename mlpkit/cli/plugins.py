@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mlpkit.cli.printing import print_json, print_table
 from mlpkit.compose import GROUPS, conf_dir
 from mlpkit.plugins import PluginStatus, load_environment, preset_names
 
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     rows = [row_of(status) for status in loaded.statuses]
     shadowed = shadowed_presets(loaded.statuses)
     if options.json:
-        print(json.dumps({"plugins": rows, "shadowed_presets": shadowed}, indent=2))
+        print_json({"plugins": rows, "shadowed_presets": shadowed})
     else:
         print_rows(rows)
         for line in shadowed:
@@ -77,20 +77,21 @@ def groups_of(noun: str) -> list[str]:
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints the plugins as a table without borders; what is long wraps."""
-    from rich.console import Console
-    from rich.table import Table
+    """Prints what became of each plugin, and what it provides or would."""
+    columns = ("plugin", "distribution", "state", "provides, or why not")
+    cells = [
+        (row["name"], f"{row['distribution']} {row['version']}".strip(), row["state"], told(row))
+        for row in rows
+    ]
+    print_table(columns, cells, whole=("plugin", "state"))
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("plugin", "distribution", "state", "provides, or why not"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("plugin", "state"))
-    for row in rows:
-        told = [row["reason"]] if row["reason"] else []
-        told += [shortened(row["provides"])] if row["provides"] else []
-        told += [f"(would give {shortened(row['would_provide'])})"] if row["would_provide"] else []
-        distribution = f"{row['distribution']} {row['version']}".strip()
-        table.add_row(row["name"], distribution, row["state"], "\n".join(told))
-    Console(markup=False, highlight=False).print(table)
+
+def told(row: dict[str, Any]) -> str:
+    """Why a plugin is not there or only in part, and its entries; a line each."""
+    lines = [row["reason"]] if row["reason"] else []
+    lines += [shortened(row["provides"])] if row["provides"] else []
+    lines += [f"(would give {shortened(row['would_provide'])})"] if row["would_provide"] else []
+    return "\n".join(lines)
 
 
 def shortened(provides: Sequence[str], limit: int = 6) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlpkit.registry import printable
+
 if TYPE_CHECKING:
     from mlpkit.report.records import Comparison
 
@@ -84,8 +86,7 @@ def said(compared: Comparison, lang: str) -> list[str]:
 
     lines = [sentence(statement, lang) for statement in compared.verdict]
     lines += [f"! {sentence(statement, lang)}" for statement in compared.warnings]
-    # names come from files: nothing in them may move the cursor or colour the terminal
-    return ["".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines]
+    return [printable(line.replace("\n", " ")) for line in lines]  # a name may hold a line's end
 
 
 def default_folder(paths: Sequence[Path]) -> Path:

@@ -25,6 +25,10 @@ SHOWING = {*SHOWING_ONE, "-h", "--help", "--hydra-help", "--version", "-sc", "--
 CONFIG_FLAGS = {"-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"}
 # flags whose value is the next argument
 VALUED = {"-c", "--cfg", "--package", "--experimental-rerun", *CONFIG_FLAGS}
+SETTLED_LATER = (
+    "mlpkit: this is what was composed; the model of init_from and the widths of match come after "
+    "it, and stand in the run's config.yaml"
+)
 
 
 def run(arguments: list[str]) -> int:
@@ -40,7 +44,9 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(f"{' '.join(flags)}: one job at a time is shown; leave out -m")
     if shown & SHOWING:
         if shown & SHOWING_ONE:  # what is shown is also right
-            checked_jobs(overrides, sweeps=False)
+            (job,) = checked_jobs(overrides, sweeps=False)
+            if job.config.init_from or job.config.match != "none":
+                print(SETTLED_LATER, file=sys.stderr)
         return to_hydra(run_one, flags, overrides)
     return run_sweep(flags, overrides) if sweeps else run_single(flags, overrides)
 
@@ -67,13 +73,11 @@ def run_single(flags: list[str], overrides: list[str]) -> int:
 def run_one(config: DictConfig) -> None:
     """Trains once, in its own directory."""
     # torch takes seconds to import: only what trains pays for it
-    from mlpkit.sweep.capacity import require_memory
     from mlpkit.sweep.running import overrides_of
     from mlpkit.training import train
 
     overrides = overrides_of(HydraConfig.get())
     config, match = settled(config, overrides)
-    require_memory(config)
     train(config, overrides=overrides, match=match)
 
 

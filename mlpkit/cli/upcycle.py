@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+
+from mlpkit.cli.printing import print_json
 
 EPILOG = """\
 mlpkit upcycle outputs/dense outputs/moe                       8 copies, 2 per token
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         layers=options.layers,
     )
     if options.json:
-        print(json.dumps(upcycled.receipt.as_dict(), indent=2))
+        print_json(upcycled.receipt.as_dict())
     else:
         print(f"{upcycled.receipt}\nrun        {options.out}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ from mlpkit.sweep.records import (
 )
 from mlpkit.sweep.running import POLL, STOPPED, Plan, SweepStopped, run_job, say
 from mlpkit.sweep.summary import report, summarise, wait_for_others
+from mlpkit.sweep.sweeper import choose_checked
 
 Task = Callable[[Any], Any]
 Launch = Callable[[Task, Sequence[str]], None]
@@ -68,7 +70,7 @@ def _launch(jobs: Sequence[Job], plan: Plan, progress: Progress, launch: Launch)
     watcher = nullcontext() if plan.alone else Watcher(progress, plan.stop_file, asked)
     try:
         with _terminable(), watcher:
-            launch(task, [f"hydra.sweep.dir={plan.folder}"])
+            launch(task, [f"hydra.sweep.dir={plan.folder}", choose_checked()])
         code, reason = 0, "a job failed and keep_going is off"
         if plan.stop_file and plan.stop_file.exists():
             code = 1
@@ -98,8 +100,6 @@ def _end(jobs: Sequence[Job], plan: Plan, reason: str, asked: set[int]) -> None:
 
 def _tidy(jobs: Sequence[Job], plan: Plan) -> None:
     """Removes what Hydra and launchers leave behind and nobody needs."""
-    import shutil
-
     folder = sweep_dir(jobs)
     (folder / "multirun.yaml").unlink(missing_ok=True)
     for old in folder.glob(".stop-*"):

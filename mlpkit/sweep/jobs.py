@@ -88,6 +88,8 @@ def parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Override]]:
 
 
 def _own_axes(given: Sequence[Override]) -> list[str]:
+    if not any(o.key_or_group == "experiment" for o in given):  # nothing else brings any
+        return []
     single = [str(o.input_line) for o in given if not o.is_sweep_override()]
     try:
         hydra = hydra_compose("config", overrides=single, return_hydra_config=True).hydra

@@ -24,8 +24,9 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import (  # type: i
     SlurmLauncher,
 )
 
+from mlpkit.sweep.sweeper import PREFIX
+
 THREADS = "OMP_NUM_THREADS"
-PREFIX = "hydra_plugins.mlpkit."  # Hydra looks for launchers under names of this kind alone
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO
@@ -20,15 +20,16 @@ class Log:
 
     Args:
         path: The job's directory.
+        hide: Makes a text one that a file may hold, without values of the environment.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, hide: Callable[[str], str]) -> None:
+        self.path, self.hide = path, hide
         self.held: list[str] = []
 
     def write(self, text: str) -> None:
         """Adds text."""
-        self.held.append(text)
+        self.held.append(self.hide(text))
         if (self.path / "result.json").exists():
             self.release()
 
@@ -67,14 +68,15 @@ class Tee(io.TextIOBase):
 
 
 @contextmanager
-def logged(path: Path, *, shown: bool) -> Iterator[Log]:
+def logged(path: Path, hide: Callable[[str], str], *, shown: bool) -> Iterator[Log]:
     """What is printed inside goes to the job's log.
 
     Args:
         path: The job's directory.
+        hide: Makes a text one that a file may hold.
         shown: Whether it is printed too.
     """
-    log = Log(path)
+    log = Log(path, hide)
     out, err = Tee(log, sys.stdout if shown else None), Tee(log, sys.stderr if shown else None)
     with redirect_stdout(out), redirect_stderr(err):
         yield log

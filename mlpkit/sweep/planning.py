@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from rich.table import Table
 
 from mlpkit.build import build_data
 from mlpkit.data.batches import tokens_per_epoch
 from mlpkit.describe import Description
-from mlpkit.sweep.capacity import require_memory
 from mlpkit.sweep.equality import run_key, without_seed
 from mlpkit.sweep.jobs import Job, labels, shared
 from mlpkit.sweep.matching import residual_text
@@ -17,6 +17,7 @@ from mlpkit.sweep.records import read_state
 from mlpkit.sweep.summary import print_table
 from mlpkit.sweep.timing import Timing, measure
 from mlpkit.sweep.warnings import warnings_of
+from mlpkit.training.memory import require_memory
 from mlpkit.training.progress import clock
 
 
@@ -102,10 +103,8 @@ def plan(jobs: Sequence[Job]) -> list[PlannedJob]:
     return found
 
 
-def plan_table(planned: Sequence[PlannedJob]) -> Any:
+def plan_table(planned: Sequence[PlannedJob]) -> Table:
     """A row for each job."""
-    from rich.table import Table
-
     matched = any(p.job.match for p in planned)
     sparse = any(p.description.active_parameters != p.description.parameters for p in planned)
     columns = ["job", "overrides", "ffn", "parameters", *(["active"] * sparse)]

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from mlpkit.sweep.jobs import SWEEP_ROOT, Job, sweep_id
 
+# What is of mlpkit.training is imported where it is used: it loads torch, which takes seconds, and
+# a sweep with a typing error is refused without it.
 LOG = "log.txt"
 TAIL = 30  # lines of a log that a record keeps: enough for a traceback
 TAIL_BYTES = 20_000
@@ -66,11 +68,18 @@ def locked(path: Path) -> Iterator[None]:
     """Holds the lock of a job's directory, so that nobody trains in it.
 
     Raises:
-        RunDirectoryError: Somebody does.
+        RunDirectoryError: Somebody does, or what is in it, and may be removed, lies elsewhere.
     """
+    from mlpkit.training.run_directory import RunDirectoryError, require_own_files
     from mlpkit.training.run_directory.lock import hold
 
+    if path.is_symlink():
+        raise RunDirectoryError(
+            f"{path} is a link to {path.readlink()}, and a sweep empties the directory of a job "
+            f"before it runs; remove the link, or link {SWEEP_ROOT} as a whole"
+        )
     path.mkdir(parents=True, exist_ok=True)
+    require_own_files(path)
     lock = hold(path)
     try:
         yield

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from mlpkit.plugins import plugin_versions
+from mlpkit.registry import printable
 from mlpkit.sweep.jobs import SWEEP_ROOT, job_id, settled
 from mlpkit.sweep.log import Log, logged
 from mlpkit.sweep.records import clear, locked, read_state, write_end
 
+# mlpkit.training and mlpkit.parallel are imported where they are used, as in records.py
 STOPPED = 75  # the exit code of what a signal stopped, and the same line resumes
 POLL = 1.0  # seconds between looks at a job that runs elsewhere
 
@@ -73,7 +75,7 @@ def run_job(config: DictConfig, plan: Plan, after: Callable[[], None] = lambda: 
         Exception: It failed, and an optimizer wants to know.
     """
     state = HydraConfig.get()
-    number, optimizes = state.job.num, "BasicSweeper" not in state.sweeper._target_
+    number, optimizes = state.job.num, plan.folder is None
     if plan.stop_file and plan.stop_file.exists():
         return None
     name = f"job {number + 1}{of(plan)}"
@@ -188,14 +190,14 @@ def _train(
 ) -> float:
     from rich.console import Console
 
-    from mlpkit.sweep.capacity import require_memory
     from mlpkit.training import train
+    from mlpkit.training.run_directory import hide_environment
 
     if resume:
         config.resume = "auto"
-    with logged(path, shown=plan.alone) if is_first() else nullcontext() as log:
+    hide = partial(hide_environment, config=config)
+    with logged(path, hide, shown=plan.alone) if is_first() else nullcontext() as log:
         try:
-            require_memory(config)
             result = train(
                 config, run_dir=path, overrides=overrides, console=Console(), match=match
             )
@@ -219,12 +221,14 @@ def _complete(
     log.write(f"{told(error)}\n" if known else traceback.format_exc())
     log.release()
     status = "stopped" if stopped else "failed"
-    write_end(path, status=status, error=told(error), overrides=overrides, match=match)
+    said = log.hide(told(error))
+    write_end(path, status=status, error=said, overrides=overrides, match=match)
 
 
 def overrides_of(state: Any) -> list[str]:
-    """The overrides of a job as they were typed: null is null again."""
-    return [o.replace("'null'", "null") for o in state.overrides.task]
+    """The overrides of a job as they were typed: null is null again, ``${oc.env:X}`` stays."""
+    typed: Any = OmegaConf.to_container(state.overrides.task, resolve=False)
+    return [o.replace("'null'", "null") for o in typed]
 
 
 def told(error: BaseException) -> str:
@@ -249,4 +253,4 @@ def is_first() -> bool:
 def say(text: str, stream: IO[str] | None = None) -> None:
     """Prints a line at once."""
     if is_first():
-        print(text, file=stream or sys.stdout, flush=True)
+        print(printable(text), file=stream or sys.stdout, flush=True)

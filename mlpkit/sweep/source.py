@@ -28,13 +28,15 @@ def from_source(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def initial_weights(path: str) -> str:
-    """The sha256 of the weights in a run directory: other weights are another job.
+    """The sha256 of the weights that a job starts from: other weights are another job.
 
     Args:
-        path: The run directory; without weights it stands for itself, and training will say so.
+        path: A run directory or a Hugging Face folder, whose weights may be in several files;
+            without weights it stands for itself, and training will say so.
     """
-    file = Path(path).expanduser() / "model.safetensors"
-    if not file.is_file():
-        return path
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    files = sorted(Path(path).expanduser().glob("*.safetensors"))
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            hashlib.file_digest(stream, lambda: digest)
+    return digest.hexdigest() if files else path

@@ -7,8 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from mlpkit.report.budgets import LIMIT
 from mlpkit.sweep.jobs import Job, labels, shared
 from mlpkit.sweep.matching import residual_text
 from mlpkit.sweep.records import State, read_state, runs_elsewhere
@@ -17,7 +20,6 @@ from mlpkit.sweep.running import POLL, STOPPED, say
 WIDE = 200  # columns where the output is no terminal: a file is not narrow
 SHOWN = {"none": "not run"}
 ORDER = ("ok", "failed", "lost", "stopped", "running", "none")
-UNEQUAL = 1.02  # a larger ratio between budgets is worth a word
 
 
 def wait_for_others(jobs: Sequence[Job]) -> None:
@@ -35,8 +37,6 @@ def wait_for_others(jobs: Sequence[Job]) -> None:
 
 def summarise(jobs: Sequence[Job]) -> int:
     """Prints what became of each job; returns the exit code: 0, 1, or 75 if it was only stopped."""
-    from rich.table import Table
-
     states = [read_state(job.path) for job in jobs]
     matched = any(job.match for job in jobs)
     table = Table(box=None, pad_edge=False)
@@ -54,10 +54,8 @@ def summarise(jobs: Sequence[Job]) -> int:
     return exit_code(states)
 
 
-def print_table(table: Any) -> None:
+def print_table(table: Table) -> None:
     """Prints a table; into a file as wide as it is."""
-    from rich.console import Console
-
     console = Console(markup=False, highlight=False)
     console = console if console.is_terminal else Console(width=WIDE, markup=False, highlight=False)
     console.print(table)
@@ -94,7 +92,7 @@ def exit_code(states: Sequence[State]) -> int:
 
 def budget_note(parameters: list[int]) -> str:
     """A warning when models of a sweep differ in size by more than 2 %; empty otherwise."""
-    if not parameters or max(parameters) <= UNEQUAL * min(parameters):
+    if not parameters or max(parameters) <= (1 + LIMIT) * min(parameters):
         return ""
     return (
         f"note: the models have {min(parameters):,} to {max(parameters):,} parameters; a better "

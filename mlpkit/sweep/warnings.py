@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from mlpkit.lint import lint
 from mlpkit.plugins import registries
-from mlpkit.sweep.summary import UNEQUAL
+from mlpkit.report.budgets import LIMIT
 
 if TYPE_CHECKING:
     from mlpkit.sweep.planning import PlannedJob
 
-FAR = 0.02  # a larger residual is no match
 MANY_EPOCHS = 4  # Muennighoff 2023, arXiv:2305.16264: repeated tokens are worth less from there on
 
 
@@ -33,7 +32,7 @@ def unmatched(planned: Sequence[PlannedJob]) -> Iterator[str]:
         match = entry.job.match or {}
         if "unmatched" in match:
             yield f"{entry.name} is not matched: {match['unmatched']}"
-        elif abs(match.get("residual", 0.0)) > FAR:
+        elif abs(match.get("residual", 0.0)) > LIMIT:
             yield (
                 f"{entry.name} misses the budget by {match['residual']:+.1%} even with width "
                 f"{match['width']}: {match['actual']:,} {match['kind']} of {match['target']:,}"
@@ -51,7 +50,7 @@ def unequal(planned: Sequence[PlannedJob]) -> Iterator[str]:
         }
     for what, values in budgets.items():
         low, high = min(values), max(values)
-        if high > UNEQUAL * low:
+        if high > (1 + LIMIT) * low:
             yield (
                 f"the jobs have {low:,} to {high:,} {what}: a better score may come from that "
                 f"alone{'' if what == 'tokens' else '; match=params, active_params or flops'}"

@@ -13,17 +13,19 @@ from rich.console import Console
 
 from mlpkit.build import build_data, build_model
 from mlpkit.compose import check
+from mlpkit.data import Dataset
 from mlpkit.data.batches import tokens_per_epoch
-from mlpkit.describe import describe
+from mlpkit.model import Decoder
 from mlpkit.parallel import FollowingError, check_batch, layout_of, ranks, start
 from mlpkit.training.checkpoints import CheckpointStore, no_stage
 from mlpkit.training.loop import NonFiniteLossError, Run
 from mlpkit.training.measures import failure, require_space
+from mlpkit.training.memory import require_memory
 from mlpkit.training.preamble import fingerprints, provenance
 from mlpkit.training.precision import choose_precision
 from mlpkit.training.progress import clock
 from mlpkit.training.resume import Start, find_start, goes_on, open_directory
-from mlpkit.training.run_directory import CHECKPOINTS, RunDirectory
+from mlpkit.training.run_directory import CHECKPOINTS, RunDirectory, hide_environment
 from mlpkit.training.saving import restore_run
 from mlpkit.training.signals import StoppedError
 from mlpkit.training.snapshot import bytes_needed
@@ -68,31 +70,64 @@ def train(
     """
     check(config)
     options, here = config.training, ranks()
-    check_batch(
-        layout_of(config.parallel, here.world),
-        batch_size=options.batch_size,
-        gradient_accumulation_steps=options.gradient_accumulation_steps,
-    )
+    require_even_batch(config, here.world)
+    description = require_memory(config)
     shown = (console or Console()) if here.rank == 0 else Console(quiet=True, force_terminal=False)
     precision = choose_precision(options.device, options.precision)
-    dataset = build_data(config)
-    model = build_model(config, tokenizer=dataset.tokenizer)
-    tokens_per_epoch(dataset, sequence_length=options.sequence_length)  # too short a text ends here
-    place = run_dir or Path(config.run_dir or "outputs")
-    present = len(CheckpointStore(place / CHECKPOINTS).steps())
-    ready = goes_on(config, present=present)
-    initial = None if ready else load_initial(config, model, dataset.tokenizer)
-    require_space(place, bytes_needed(model, options, present=present))
-    description = describe(config, model)
+    dataset, model, initial = prepare(config, run_dir)
     with start(config.parallel, precision.device) as parallel:
-        model.to(precision.device)
-        parts = (config, model, dataset, precision, description, shown)
+        parts = (config, model.to(precision.device), dataset, precision, description, shown)
         run = Run(*parts, parallel=parallel, stage=stage)
         try:
             return attempt(run, run_dir, overrides, match, initial)
         except (StoppedError, NonFiniteLossError) as error:
             ended = error  # in all processes after the same step, so that the group can be closed
     raise ended if parallel.is_main else FollowingError(ended.exit_code)
+
+
+def require_even_batch(config: DictConfig, processes: int) -> None:
+    """Refuses a batch that does not divide among the processes.
+
+    Args:
+        config: A composed configuration.
+        processes: How many were started.
+
+    Raises:
+        ParallelError: It does not, or they are not those of the layout.
+    """
+    check_batch(
+        layout_of(config.parallel, processes),
+        batch_size=config.training.batch_size,
+        gradient_accumulation_steps=config.training.gradient_accumulation_steps,
+    )
+
+
+def prepare(
+    config: DictConfig, run_dir: Path | None
+) -> tuple[Dataset, Decoder, dict[str, str] | None]:
+    """Makes the text and the model, with the weights of ``init_from`` unless a checkpoint comes.
+
+    Args:
+        config: A composed configuration.
+        run_dir: Where the run will write; None: as the configuration says.
+
+    Returns:
+        The tokens, the model, and where its weights came from; None: it has its initial values.
+
+    Raises:
+        DataError: There is not enough text.
+        InitialWeightsError: The weights cannot be read, or are of another model.
+        DiskSpaceError: The disk has no room for what the run will write.
+    """
+    dataset = build_data(config)
+    tokens_per_epoch(dataset, sequence_length=config.training.sequence_length)  # is there one?
+    model = build_model(config, tokenizer=dataset.tokenizer)
+    place = run_dir or Path(config.run_dir or "outputs")
+    present = len(CheckpointStore(place / CHECKPOINTS).steps())
+    ready = goes_on(config, present=present)
+    initial = None if ready else load_initial(config, model, dataset.tokenizer)
+    require_space(place, bytes_needed(model, config.training, present=present))
+    return dataset, model, initial
 
 
 def attempt(
@@ -161,7 +196,7 @@ def record(
 
 def _write_beginning(run: Run, directory: RunDirectory, result: Mapping[str, Any]) -> None:
     # the result first: with it, whatever fails next can be run again in this directory
-    directory.write_result(result)
+    directory.write_result(hide_environment(result, run.config))
     directory.write_config(run.config)
     directory.write_tokenizer(run.dataset.tokenizer)
     directory.cut_metrics(step=run.step, scored=not run.unscored, source=run.start.source)
@@ -169,7 +204,7 @@ def _write_beginning(run: Run, directory: RunDirectory, result: Mapping[str, Any
 
 def _write_end(run: Run, directory: RunDirectory, result: Mapping[str, Any]) -> None:
     try:
-        directory.write_result(result)
+        directory.write_result(hide_environment(result, run.config))
     except OSError as error:
         if result["status"] == "ok":
             raise

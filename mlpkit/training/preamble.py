@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -63,6 +65,46 @@ def provenance(
         description: The model in numbers.
         model: The model.
     """
+    ffns = [block.get_submodule("ffn") for block in model.layers]
+    return {
+        **origin(config, description),
+        "computing": str(precision),
+        "hardware": hardware(precision.device),
+        "threads": torch.get_num_threads(),
+        "git": git_state(),
+        "data": {"name": config.data.name, **fingerprints(dataset)},
+        "model": {**numbers(description), "ffn_parameters": count_parameters(ffns)},
+    }
+
+
+def untrained(
+    config: DictConfig, description: Description, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """The record of a model that came without a step of training: imported, or upcycled.
+
+    Args:
+        config: The composed configuration.
+        description: The model in numbers.
+        overrides: What would be typed for it.
+    """
+    return {
+        "status": "ok",
+        "pid": os.getpid(),
+        "overrides": list(overrides),
+        **origin(config, description),
+        "model": numbers(description),
+        "step": 0,
+        "metrics": {},
+    }
+
+
+def origin(config: DictConfig, description: Description) -> dict[str, Any]:
+    """What every record begins with: when, what, and by which versions.
+
+    Args:
+        config: The composed configuration.
+        description: The model in numbers.
+    """
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "ffn": description.ffn,
@@ -70,21 +112,21 @@ def provenance(
         "mlpkit": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "computing": str(precision),
-        "hardware": hardware(precision.device),
-        "threads": torch.get_num_threads(),
         "plugins": plugin_versions(),
-        "git": git_state(),
-        "data": {"name": config.data.name, **fingerprints(dataset)},
-        "model": {
-            "parameters": description.parameters,
-            "active_parameters": description.active_parameters,
-            "ffn_parameters": count_parameters(
-                [block.get_submodule("ffn") for block in model.layers]
-            ),
-            "flops_per_token": description.flops_per_token,
-            "training_flops_per_token": description.training_flops_per_token,
-        },
+    }
+
+
+def numbers(description: Description) -> dict[str, int | float]:
+    """A model's numbers as a record has them.
+
+    Args:
+        description: The model in numbers.
+    """
+    return {
+        "parameters": description.parameters,
+        "active_parameters": description.active_parameters,
+        "flops_per_token": description.flops_per_token,
+        "training_flops_per_token": description.training_flops_per_token,
     }
 
 

@@ -13,8 +13,8 @@ from mlpkit.data import Dataset
 from mlpkit.figures.curves import save_loss_curve
 from mlpkit.model import Decoder, generate
 from mlpkit.parallel import Parallel
+from mlpkit.registry import printable
 from mlpkit.training.precision import Precision
-from mlpkit.training.progress import printable
 from mlpkit.training.run_directory import METRICS, RunDirectory
 
 

@@ -24,20 +24,15 @@ from mlpkit.training.run_directory import (
 )
 
 AUTO = "auto"
-# What may change when a run goes on: where and how it runs, how long, and what it shows.
-FREE = {
+# What may change when a run goes on: where and how it runs, how long, and what it shows. Of the
+# text the paths alone: its fingerprints must agree.
+FREE = (
     *("run_dir", "resume", "init_from", "keep_going", "rerun", "dry_run", "match", "match_to"),
-    *(
-        "parallel",
-        "lint",
-        "experiment",
-        "data.path",
-        "data.tokenizer",
-    ),  # the text's fingerprints must agree
+    *("parallel", "lint", "experiment", "data.path", "data.tokenizer"),
     *("training.max_steps", "training.eval_every", "training.eval_tokens", "training.log_every"),
     *("training.checkpoint_every", "training.keep_last", "training.checkpoint_async"),
     *("training.sample_tokens", "training.device", "training.compile"),
-}
+)
 
 
 class ResumeError(ValueError):
@@ -149,7 +144,7 @@ def find_start(config: DictConfig, directory: RunDirectory, data: Mapping[str, s
     checkpoint = open_checkpoint(Path(config.resume))
     source = checkpoint.path.absolute().parent.parent
     notes = _require_same(config, source, checkpoint, data)
-    return Start(checkpoint, source, {}, (_goes_on(checkpoint), *notes), _initial(source))
+    return Start(checkpoint, source, {}, (_going_on(checkpoint), *notes), _initial(source))
 
 
 def _newest(config: DictConfig, directory: RunDirectory, data: Mapping[str, str]) -> Start:
@@ -175,7 +170,7 @@ def _newest(config: DictConfig, directory: RunDirectory, data: Mapping[str, str]
         return Start(notes=("no checkpoint yet: starting at step 0",))
     notes = [f"skipped a checkpoint: {text}" for text in wrong]
     changes = _require_same(config, directory.path, checkpoint, data)
-    said = (*notes, _goes_on(checkpoint), *changes)
+    said = (*notes, _going_on(checkpoint), *changes)
     return Start(checkpoint, None, before, said, before.get("init_from"))
 
 
@@ -187,7 +182,7 @@ def _initial(source: Path) -> Mapping[str, str] | None:
     return found
 
 
-def _goes_on(checkpoint: Checkpoint) -> str:
+def _going_on(checkpoint: Checkpoint) -> str:
     return f"going on after step {checkpoint.step}: {checkpoint.path}"
 
 

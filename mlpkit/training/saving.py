@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from mlpkit.training.checkpoints import CheckpointStore
+from mlpkit.training.checkpoints import CheckpointError, CheckpointStore
+from mlpkit.training.checkpoints.manifest import STATE, first_line
 from mlpkit.training.preamble import fingerprints
 from mlpkit.training.progress import Stopwatch
 from mlpkit.training.resume import Start
@@ -65,9 +67,32 @@ def restore_run(run: Run, start: Start) -> None:
     if start.checkpoint is None:
         return
     restore(start.checkpoint.path, run.model, run.optimizer)
-    state = start.checkpoint.state
-    run.step, run.unscored = start.checkpoint.step, state["unscored"]
-    run.meter.restore(state["meter"])
+    run.step = start.checkpoint.step
+    try:
+        restore_state(run, start.checkpoint.state)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"checkpoint {start.checkpoint.path} has a {STATE} that no run wrote: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def restore_state(run: Run, state: Mapping[str, Any]) -> None:
+    """Takes up the plain values of a checkpoint; a manifest does not say who wrote them.
+
+    Args:
+        run: The run, with its tensors restored.
+        state: What ``save_run`` wrote.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError, RuntimeError: It is something else.
+    """
+    meter = {name: state["meter"][name] for name in run.meter.state()}
+    for name, value in {**meter, "seconds": state["seconds"]}.items():
+        if not isinstance(value, int | float):
+            raise TypeError(f"{name} is {value!r}, and no number")
+    run.unscored = bool(state["unscored"])
+    run.meter.restore(meter)
     run.watch = Stopwatch(state["seconds"])
     if run.mixture:
         run.mixture.restore(state["mixture"])

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
-from mlpkit import __version__
 from mlpkit.convert.upcycling import Upcycled, upcycle_model
 from mlpkit.data import Tokenizer
 from mlpkit.describe import describe
 from mlpkit.model import Decoder
-from mlpkit.plugins import plugin_versions
+from mlpkit.training.preamble import untrained
 from mlpkit.training.run_directory import RunDirectory, load_run
 
 Loaded = tuple[Decoder, Tokenizer, DictConfig]
@@ -89,23 +84,6 @@ def write_upcycled(upcycled: Upcycled, path: Path, how: dict[str, Any]) -> None:
 def _record(upcycled: Upcycled, how: dict[str, Any]) -> dict[str, Any]:
     described = describe(upcycled.config, upcycled.model)
     return {
-        "status": "ok",
-        "pid": os.getpid(),
-        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "overrides": how["overrides"],
-        "ffn": described.ffn,
-        "seed": upcycled.config.seed,
-        "mlpkit": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "plugins": plugin_versions(),
-        "model": {
-            "parameters": described.parameters,
-            "active_parameters": described.active_parameters,
-            "flops_per_token": described.flops_per_token,
-            "training_flops_per_token": described.training_flops_per_token,
-        },
+        **untrained(upcycled.config, described, how["overrides"]),
         "upcycled": {**how, "receipt": upcycled.receipt.as_dict()},
-        "step": 0,
-        "metrics": {},
     }

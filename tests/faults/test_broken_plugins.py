@@ -151,3 +151,29 @@ def test_a_half_removed_distribution_is_survived(tmp_path, damage):
     assert half["state"] == ("failed" if damage == "entry_points.txt" else "ok")
     if damage == "METADATA":
         assert (half["distribution"], half["version"]) == ("plug_half", "")
+
+
+@pytest.mark.parametrize(
+    "line", ["plugins", "list ffn", "describe ffn=naive", "describe ffn=\x1b[31m"]
+)
+def test_nothing_in_a_name_or_a_message_moves_the_cursor(tmp_path, line):
+    """Escape sequences and marks of direction, in metadata that is read before any code runs."""
+    spec = "name='foo', target='a:b', summary='\\x1b[2J\\u202esummary'"
+    distribution(
+        tmp_path, "odd", f"{HEAD}@hookimpl\ndef mlpkit_ffns():\n    yield FFNSpec({spec})\n"
+    )
+    distribution(tmp_path, "bad", "raise RuntimeError('\\x1b[2J\\x07\\u202eboom')\n")
+    entries = (tmp_path / "mlpkit_odd-1.2.dist-info" / "entry_points.txt", "\x1b[31m\u202eodd")
+    entries[0].write_text(f"[mlpkit.plugins]\n{entries[1]} = plug_odd\n")
+    (tmp_path / "mlpkit_bad-1.2.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: bad\x1b[31m\nVersion: 1\x07\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-m", "mlpkit", *line.split()],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    shown = found.stdout + found.stderr
+    assert "boom" in shown
+    assert not [c for c in shown if not c.isprintable() and c != "\n"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
@@ -134,9 +135,20 @@ def test_a_job_that_fails_before_its_first_step_has_a_record(here: Path, line: l
 
 
 def test_progress_tells_jobs_time_and_the_best(
-    here: Path, line: list[str], capfd: pytest.CaptureFixture[str]
+    here: Path,
+    line: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    composed, load = list[Any](), ConfigLoaderImpl.load_configuration
+    monkeypatch.setattr(
+        ConfigLoaderImpl,
+        "load_configuration",
+        lambda *given, **named: composed.append(named) or load(*given, **named),
+    )
     assert main(["train", "-m", "ffn=naive,swiglu", "seed=0", *line]) == 0
+    # each job twice, to be checked and to be run; and Hydra's own: the sweep, and its launch
+    assert len(composed) == 2 * 2 + 2
     out = capfd.readouterr().out
     assert "── job 1 of 2: ffn=naive\n" in out
     scores = {key: r["metrics"]["val_bpb"] for key, r in records().items()}

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from rich.console import Console
 
 from mlpkit.build import build_data, build_model
-from mlpkit.compose import compose
+from mlpkit.compose import ConfigError, compose
 from mlpkit.data.batches import train_batch
 from mlpkit.describe import describe
 from mlpkit.figures.curves import read_metrics
+from mlpkit.parallel import OneProcess
 from mlpkit.training import NonFiniteLossError, load_run, train
-from mlpkit.training.evaluation import evaluate
+from mlpkit.training.evaluation import evaluate_both
 from mlpkit.training.launch import record
 from mlpkit.training.loop import Run
 from mlpkit.training.precision import choose_precision
@@ -83,10 +84,11 @@ def test_every_validation_line_scores_the_same_text_and_the_metrics_all_of_it(
         "batch_size": 4,
         "sequence_length": 16,
         "precision": choose_precision("cpu", "float32"),
+        "parallel": OneProcess(),
     }
     # 200 tokens of 64 a batch: three batches
-    first = evaluate(model, dataset, max_tokens=192, **sizes)
-    everything = evaluate(model, dataset, **sizes)
+    first, _ = evaluate_both(model, dataset, max_tokens=192, everything=False, **sizes)
+    _, everything = evaluate_both(model, dataset, max_tokens=1, everything=True, **sizes)
     *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert first.tokens == 192 < everything.tokens
     assert last["val_loss"] == pytest.approx(first.loss, rel=1e-6)
@@ -226,6 +228,15 @@ def test_a_compiled_run_saves_plain_names(tiny: list[str], tmp_path: Path) -> No
     load_run(tmp_path / "fast")
 
 
+def test_a_run_that_cannot_fit_into_memory_makes_no_directory(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    config = compose([*tiny, "training.batch_size=1000000000"])
+    with pytest.raises(ConfigError, match=r"needs about .* and cpu has .* lower model.hidden_size"):
+        train(config, run_dir=tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     "ffn", ["gated", *(pytest.param(n, marks=pytest.mark.slow) for n in ("naive", "swiglu"))]
 )
@@ -237,7 +248,7 @@ def test_a_run_directory_rebuilds_its_model(ffn: str, tiny: list[str], tmp_path:
     assert loaded.ffn.name == ffn
     dataset = build_data(loaded)
     run = Run(loaded, model, dataset, choose_precision("cpu", "float32"), describe(loaded), quiet())
-    score = evaluate(run.model, dataset, precision=run.precision, batch_size=4, sequence_length=16)
     result = json.loads((out / "result.json").read_text())
+    score = run.validate(RunDirectory(out), Display(quiet(), run.meter), everything=True)
     assert score.bpb == pytest.approx(result["metrics"]["val_bpb"], rel=1e-6)
     assert tokenizer.vocab_size == model.embed_tokens.num_embeddings

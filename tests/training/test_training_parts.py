@@ -23,13 +23,15 @@ from mlpkit.compose import ConfigError, compose
 from mlpkit.configs.run import TrainingConfig
 from mlpkit.data import build_tokenizer
 from mlpkit.describe import describe
-from mlpkit.training.evaluation import Validation, evaluate
+from mlpkit.parallel import OneProcess
+from mlpkit.registry import printable
+from mlpkit.training.evaluation import Validation, evaluate_both
 from mlpkit.training.hardware import cores, hardware
 from mlpkit.training.measures import failure, peak_memory_bytes, start_peak
 from mlpkit.training.optimizer import learning_rate, parameter_groups
 from mlpkit.training.preamble import git_state, provenance
 from mlpkit.training.precision import DeviceError, choose_precision
-from mlpkit.training.progress import Meter, clock, printable
+from mlpkit.training.progress import Meter, clock
 from mlpkit.training.run_directory import (
     RunDirectory,
     RunDirectoryError,
@@ -71,12 +73,15 @@ def test_validation_equals_a_loop_over_single_tokens(tiny: list[str]) -> None:
     config = compose(tiny)
     dataset = build_data(config)
     model = build_model(config, tokenizer=dataset.tokenizer).double().train()
-    score = evaluate(
+    _, score = evaluate_both(
         model,
         dataset,
         precision=choose_precision("cpu", "float32"),
         batch_size=3,
         sequence_length=16,
+        max_tokens=1,
+        everything=True,
+        parallel=OneProcess(),
     )
     assert model.training
     tokens = torch.from_numpy(dataset.val.astype("int64"))

@@ -191,6 +191,8 @@ def test_a_job_is_named_by_the_weights_and_not_by_where_they_lie(source, further
     moved = tmp_path / "moved"
     shutil.copytree(source, moved)
     assert initial_weights(str(moved)) == initial_weights(str(source))
+    (moved / "model-00002-of-00002.safetensors").write_bytes(b"more")  # as a large folder has them
+    assert initial_weights(str(moved)) != initial_weights(str(source))
     first = checked_jobs(further, sweeps=False)[0]
     assert first.config.ffn.name == "gated"
     weights = load_file(moved / "model.safetensors")

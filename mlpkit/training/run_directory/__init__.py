@@ -11,11 +11,17 @@ from mlpkit.training.run_directory.files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     RunDirectoryError,
+    require_own_files,
     write_atomically,
 )
 from mlpkit.training.run_directory.lock import holder, is_held
 from mlpkit.training.run_directory.reading import load_run, read_lines, read_result
-from mlpkit.training.run_directory.saved_config import load_config, plain_config, read_config
+from mlpkit.training.run_directory.saved_config import (
+    hide_environment,
+    load_config,
+    plain_config,
+    read_config,
+)
 
 __all__ = [
     "CHECKPOINTS",
@@ -28,6 +34,7 @@ __all__ = [
     "WEIGHTS",
     "RunDirectory",
     "RunDirectoryError",
+    "hide_environment",
     "holder",
     "is_held",
     "load_config",
@@ -36,5 +43,6 @@ __all__ = [
     "read_config",
     "read_lines",
     "read_result",
+    "require_own_files",
     "write_atomically",
 ]

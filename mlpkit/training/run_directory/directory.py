@@ -26,6 +26,7 @@ from mlpkit.training.run_directory.files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     RunDirectoryError,
+    require_own_files,
     write_atomically,
 )
 from mlpkit.training.run_directory.lock import hold
@@ -60,10 +61,12 @@ class RunDirectory:
             if path is None:
                 path = _dated_directory(Path("outputs"))
             path.mkdir(parents=True, exist_ok=True)
-            require_no_links(path)
+            require_own_files(path)
             directory = cls(path, hold(path))
         except OSError as error:
-            raise RunDirectoryError(f"run_dir {path} cannot be made: {error}") from error
+            raise RunDirectoryError(
+                f"run_dir {path or 'outputs'} cannot be made: {error}; choose another run_dir"
+            ) from error
         try:
             _require_room(path, resume=resume)
         except BaseException:
@@ -145,20 +148,6 @@ class RunDirectory:
         # which token ends a document
         if (said := source.with_name(TOKENIZER_CONFIG)).is_file():
             shutil.copyfile(said, self.path / TOKENIZER_CONFIG)
-
-
-def require_no_links(path: Path) -> None:
-    """Refuses a directory with links in it: what is written there would land somewhere else.
-
-    Raises:
-        RunDirectoryError: It holds a link.
-    """
-    for child in sorted(path.iterdir()):
-        if child.is_symlink():
-            raise RunDirectoryError(
-                f"run_dir {path} holds a link ({child.name} → {os.readlink(child)}), and a run "
-                "writes in its own directory alone; put the whole run_dir where the link leads"
-            )
 
 
 def _require_room(path: Path, *, resume: bool) -> None:

@@ -51,7 +51,8 @@ def is_held(directory: Path) -> bool | None:
     try:
         import fcntl  # not on Windows
 
-        descriptor = os.open(directory / LOCK, os.O_RDONLY)
+        # no link is followed, and none waits for the other end of a pipe
+        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (ImportError, OSError):
         return None
     try:

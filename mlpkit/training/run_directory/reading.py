@@ -7,13 +7,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from mlpkit.build import build_model
+from mlpkit.compose import first_line
+from mlpkit.compose.untrusted import require_plain_file
 from mlpkit.data import Tokenizer, build_tokenizer
 from mlpkit.model import Decoder
+from mlpkit.training.memory import UNCOUNTABLE, is_uncountable
 from mlpkit.training.run_directory.files import (
     CONFIG,
     RESULT,
@@ -36,12 +40,13 @@ def read_result(path: Path, *, locked: bool = False) -> dict[str, Any]:
         RunDirectoryError: There is none, or it is damaged.
     """
     try:
+        require_plain_file(path / RESULT)
         result: dict[str, Any] = json.loads((path / RESULT).read_text())
         if result["status"] == "running" and not is_running(path, result["pid"], locked=locked):
             result["status"] = "lost"
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path} is not a run directory: it has no {RESULT}") from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise RunDirectoryError(f"{path / RESULT} is damaged: {error}") from error
     return result
 
@@ -85,6 +90,7 @@ def load_run(path: Path) -> tuple[Decoder, Tokenizer, DictConfig]:
     config = load_config(path)
     copied = path / TOKENIZER
     tokenizer = build_tokenizer(str(copied) if copied.is_file() else config.data.tokenizer)
+    _require_sizes(path, config, tokenizer)
     model = build_model(config, tokenizer=tokenizer)
     try:
         model.load_state_dict(load_file(path / WEIGHTS))
@@ -100,6 +106,23 @@ def load_run(path: Path) -> tuple[Decoder, Tokenizer, DictConfig]:
             f"{path / WEIGHTS} does not fit {CONFIG}: {lines[min(1, len(lines) - 1)].strip()}"
         ) from error
     return model.eval(), tokenizer, config
+
+
+def _require_sizes(path: Path, config: DictConfig, tokenizer: Tokenizer) -> None:
+    """Refuses a configuration of a larger model than its weights, before memory is taken for it."""
+    try:
+        with torch.device("meta"):
+            model = build_model(config, tokenizer=tokenizer)
+    except UNCOUNTABLE as error:
+        if not is_uncountable(error):
+            raise
+        raise RunDirectoryError(f"{path / CONFIG} is damaged: {first_line(error)}") from error
+    needed = sum(parameter.numel() for parameter in model.parameters())
+    if (path / WEIGHTS).is_file() and (found := (path / WEIGHTS).stat().st_size) < needed:
+        raise RunDirectoryError(
+            f"{path / WEIGHTS} does not fit {CONFIG}: it has {found:,} bytes for the {needed:,} "
+            "parameters that are described there"
+        )
 
 
 def _is_alive(pid: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from mlpkit.compose import ConfigError, check
+from mlpkit.compose import ConfigError, check, first_line
+from mlpkit.compose.untrusted import LARGEST_CONFIG, require_plain_file, require_plain_yaml
 from mlpkit.configs.run import RunConfig
-from mlpkit.training.run_directory.files import CONFIG, RunDirectoryError
+from mlpkit.training.run_directory.files import CONFIG, RunDirectoryError, require_own_files
 
+NAMED = re.compile(r"\boc\.env:([A-Za-z_][A-Za-z0-9_]*)")
+SHORTEST = 4  # letters of what is hidden: "1" is no secret, and stands in every record
 FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:[A-Za-z_][A-Za-z0-9_]*(,[^${}]*)?\}")
-MAX_BYTES, MAX_DEPTH = 1_000_000, 40  # a real one has 3 kB and a depth of 5
 
 
 def config_text(config: DictConfig) -> str:
@@ -40,6 +42,32 @@ def plain_config(config: DictConfig) -> dict[str, Any]:
     """The values of ``config_text``, to be compared."""
     kept: dict[str, Any] = _kept(config)
     return kept
+
+
+def hide_environment(content: Any, config: DictConfig) -> Any:
+    """Plain values with what a configuration takes from the environment put back as written.
+
+    A message names the path that was not found, and a record keeps the message: without this the
+    value of ``${oc.env:NAME}`` would be in it.
+
+    Args:
+        content: A text, or lists and mappings with texts in them.
+        config: The configuration, not resolved.
+    """
+    names = set(NAMED.findall(OmegaConf.to_yaml(config)))
+    values = {value: name for name in names if len(value := os.environ.get(name, "")) >= SHORTEST}
+    return _replaced(content, dict(sorted(values.items(), key=lambda item: -len(item[0]))))
+
+
+def _replaced(content: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(content, str):
+        for value, name in values.items():
+            content = content.replace(value, f"${{oc.env:{name}}}")
+    elif isinstance(content, Mapping):
+        return {key: _replaced(value, values) for key, value in content.items()}
+    elif isinstance(content, list | tuple):
+        return [_replaced(value, values) for value in content]
+    return content
 
 
 def _kept(node: DictConfig | ListConfig, path: str = "") -> Any:
@@ -101,7 +129,7 @@ def load_config(path: Path) -> DictConfig:
     except ConfigError as error:
         raise ConfigError(f"{path / CONFIG}: {error}") from error
     except (OmegaConfBaseException, ValueError) as error:
-        raise RunDirectoryError(f"{path / CONFIG} is damaged: {error}") from error
+        raise RunDirectoryError(f"{path / CONFIG} is damaged: {first_line(error)}") from error
     return config
 
 
@@ -113,31 +141,21 @@ def read_config(path: Path) -> DictConfig:
     """
     file = path / CONFIG
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        require_own_files(path)
+        require_plain_file(file, largest=LARGEST_CONFIG)
         text = file.read_text()
-        _require_plain(text)
+        require_plain_yaml(text)
         loaded = OmegaConf.create(text)
         _require_resolved(OmegaConf.to_container(loaded, resolve=False))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RunDirectoryError(f"{path} is not a run directory: it has no {CONFIG}") from error
+    except RunDirectoryError:
+        raise
     except (OmegaConfBaseException, yaml.YAMLError, ValueError, OSError, RecursionError) as error:
-        raise RunDirectoryError(f"{file} is damaged: {error}") from error
+        raise RunDirectoryError(f"{file} is damaged: {first_line(error)}") from error
     if not isinstance(loaded, DictConfig):
         raise RunDirectoryError(f"{file} is damaged: it holds a list")
     return loaded
-
-
-def _require_plain(text: str) -> None:
-    """Refuses what grows without measure when it is built: aliases, and nesting without end."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"it has the alias *{event.anchor}; a saved configuration has none")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
 def _require_resolved(content: Any) -> None:
