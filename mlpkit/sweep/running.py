@@ -8,8 +8,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import current_process
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,12 +50,14 @@ class Plan:
         token: Names this process's attempt at it.
         names: What each job is called, in their order; none where that is not known.
         alone: Whether jobs run one after the other in the process that the user looks at.
+        conductor: The process that runs the sweep; this one.
     """
 
     folder: Path | None
     token: str
     names: tuple[str, ...]
     alone: bool
+    conductor: int = field(default_factory=os.getpid)
 
     @property
     def stop_file(self) -> Path | None:
@@ -76,6 +79,7 @@ def run_job(config: DictConfig, plan: Plan, after: Callable[[], None] = lambda: 
     """
     state = HydraConfig.get()
     number, optimizes = state.job.num, plan.folder is None
+    _leave_if_deserted(plan)
     if plan.stop_file and plan.stop_file.exists():
         return None
     name = f"job {number + 1}{of(plan)}"
@@ -93,6 +97,16 @@ def run_job(config: DictConfig, plan: Plan, after: Callable[[], None] = lambda: 
         return None
     finally:
         after()
+        _leave_if_deserted(plan)
+
+
+def _leave_if_deserted(plan: Plan) -> None:
+    """Ends a worker of joblib whose sweep was killed: nobody would ever take what it returns.
+
+    It would wait for that without end, with all its memory.
+    """
+    if current_process().name.startswith("Loky") and os.getppid() != plan.conductor:
+        os._exit(STOPPED)
 
 
 def _failed(name: str, error: BaseException, plan: Plan, *, keep_going: bool) -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,44 @@ def test_joblib_keeps_going_unless_a_worker_is_killed(tmp_path: Path, line: list
     assert "lost: the process ended without a word" in ended.stdout
     assert "the same line again, in any order, runs what is missing" in ended.stdout
     assert "failed: " not in ended.stdout.split("in all jobs")[1].split("0 failed")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's /proc")
+def test_workers_of_joblib_finish_their_job_and_end_when_the_sweep_is_killed(
+    tmp_path: Path, line: list[str]
+) -> None:
+    asked = ["ffn=naive,swiglu,geglu,reglu,bilinear,gated", "seed=0,1", *line]
+    options = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "training.max_steps=30"]
+    sweeping = subprocess.Popen(
+        [sys.executable, "-m", "mlpkit", "train", "-m", *asked, *options],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 200
+    while not list(tmp_path.glob("multirun/*/metrics.jsonl")):
+        assert sweeping.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    sweeping.kill()
+    sweeping.wait()
+    while in_session(sweeping.pid):
+        assert time.monotonic() < deadline  # joblib's own workers wait for ever
+        time.sleep(0.5)
+    records = [json.loads(p.read_text()) for p in tmp_path.glob("multirun/*/result.json")]
+    assert 1 <= len(records) <= 4  # and take up no other
+    assert {record["status"] for record in records} == {"ok"}
+
+
+def in_session(session: int) -> list[int]:
+    """The processes of a session that live, from Linux's /proc."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            state, _, _, sid = path.read_text().rpartition(") ")[2].split()[:4]
+            found += [int(path.parent.name)] if int(sid) == session and state != "Z" else []
+    return found
 
 
 def test_a_warning_of_slurm_is_passed_on_when_training_has_saved() -> None:
