@@ -11,6 +11,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mlpkit.experts.shapes import compiles_shapes, rounded
 
+FEW = 32  # rows of an expert
+
 
 def multiply(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """grouped_mm, without the operator around it where nothing would see it.
@@ -45,22 +47,34 @@ def _by_expert(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
         return native_mm(rows, weight, counts)
     sizes = counts.tolist()
     if _even(sizes, rows):
-        return torch.bmm(rows.view(len(sizes), -1, rows.shape[1]), weight).flatten(0, 1)
+        return _side_by_side(rows.view(len(sizes), -1, rows.shape[1]), weight).flatten(0, 1)
     out = rows.new_empty(rows.shape[0], weight.shape[2])
     start, end, few = 0, sum(sizes), compiles_shapes(rows)
     for expert, size in enumerate(sizes):
+        if not size:
+            continue
         stop, room = start + size, start + (rounded(size) if few else size)
         if size == 1 and few:  # half the time of a product of matrices
             torch.mv(weight[expert].t(), rows[start], out=out[start])
-        elif size and room <= end:  # what is too much, the next experts overwrite
+        elif room <= end:  # what is too much, the next experts overwrite
             torch.mm(rows[start:room], weight[expert], out=out[start:room])
-        elif size:
+        else:
             filled = _filled(rows[start:stop], room - stop)
             out[start:stop] = torch.mm(filled, weight[expert])[:size]
         start = stop
     if end < rows.shape[0]:
         out[end:].zero_()
     return out
+
+
+def _side_by_side(rows: Tensor, weight: Tensor) -> Tensor:
+    """(E, C, P) times (E, P, Q): (E, C, Q)."""
+    # In bfloat16 a Linear's weight from the left, as it lies in memory: for few rows half the time
+    # (8 experts, H 512, I 1,408: 8 rows 1.6 and 0.8 ms, 32 rows 2.8 and 1.9), and less for 64.
+    swapped = weight.stride(1) < weight.stride(2) and rows.shape[1] <= FEW
+    if swapped and compiles_shapes(rows):
+        return torch.bmm(weight.transpose(1, 2), rows.transpose(1, 2)).transpose(1, 2)
+    return torch.bmm(rows, weight)
 
 
 def _filled(rows: Tensor, more: int) -> Tensor:
