@@ -61,11 +61,10 @@ class _InPieces(torch.autograd.Function):
         total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
         for start in range(0, hidden.shape[0], rows):
             part, truth = hidden[start : start + rows], targets[start : start + rows]
-            logits = _logits(part, weight)
-            chosen = logits.gather(1, truth.unsqueeze(1))  # (n, 1)
-            largest = logits.logsumexp(1, keepdim=True)
-            total += (largest - chosen).sum()
-            slope = logits.sub_(largest).exp_()  # the probabilities, in the logits' own room
+            shares = F.log_softmax(_logits(part, weight), 1)
+            chosen = shares.gather(1, truth.unsqueeze(1))  # (n, 1)
+            total -= chosen.sum()
+            slope = shares.exp_()  # the probabilities, in their logarithms' own room
             slope.scatter_add_(1, truth.unsqueeze(1), torch.full_like(chosen, -1))
             slope = slope.to(part.dtype)
             if grad_hidden is not None:
