@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -71,9 +72,11 @@ def fastest(
     waiting = waiting or waited
     repeats = {name: _repeats(call, device) for name, call in calls.items()}
     timings = {name: Timing() for name in calls}
+    order, shuffle = list(calls.items()), random.Random(0).shuffle
     end = time.perf_counter() + budget
     while True:
-        for name, call in calls.items():
+        shuffle(order)  # whoever runs before leaves its own weights in the caches
+        for name, call in order:
             if timings[name].kept >= rounds:
                 continue
             before, start = waiting(), time.perf_counter()

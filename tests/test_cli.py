@@ -132,6 +132,13 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
             assert ended.value.code == 0
 
 
+def test_the_help_of_train_has_its_sections_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("mlpkit train: ")
+    assert shown.count("== ") == shown.count("\n\n== ") > 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -219,7 +219,13 @@ def test_a_bad_name_writes_nothing(name, words, folder, capsys):
 
 def test_new_plugin_says_what_to_do_next_and_overwrites_nothing(folder, capsys):
     assert main(["new-plugin", "foo"]) == 0
-    assert "pip install -e ./mlpkit-foo" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()[2:]
+    assert [line.strip() for line in said] == [
+        "pip install -e ./mlpkit-foo",
+        "mlpkit show ffn foo",
+        "mlpkit train -m ffn=swiglu,foo seed=0,1,2 match=params training=quick",
+        "mlpkit check mlpkit-foo",
+    ]
     assert main(["new-plugin", "foo"]) == 2
     assert "mlpkit-foo exists" in capsys.readouterr().err
 

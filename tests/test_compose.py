@@ -80,6 +80,7 @@ WRONG = {
     "model.num_key_value_heads=3": r"num_key_value_heads 3; .*fit: 1, 2, 4",
     "ffn.intermediate_size=-5": r"ffn.intermediate_size is -5; .* null for 8/3",
     "ffn.intermediate_size=8/2": r"ffn.intermediate_size is '8/2'.*8/3, 4x, pi",
+    "ffn.intermediate_size=3000000000": r"is 3000000000; it must be at most 2147483647",
     "ffn.intermediate_size=1.5": r"ffn.intermediate_size: Value '1.5'",
     "ffn.intermediate_size=true": r"ffn.intermediate_size: Value 'True'",
     "ffn.bias=maybe": r"ffn.bias: Value 'maybe' is not a valid bool",
@@ -140,6 +141,10 @@ WRONG_IN_A_MIXTURE = {
     "ffn.router=null": r"ffn.router is nothing; give the name of one of: .*topk",
     "ffn.expert=null": r"ffn.expert is nothing; give the name of one of: .*swiglu",
     "ffn.backend=null": r"ffn.backend is nothing; give the name of one of: .*loop",
+    "ffn.num_experts=1000000000": r"ffn.num_experts is 1000000000; it must be at most 10000 \(E\)",
+    "ffn.num_experts_per_tok=1000000000": r"num_experts_per_tok is 1000000000; .* at most 10000",
+    "ffn.router.n_group=1000000000": r"ffn.router.n_group is 1000000000; .* at most 10000",
+    "ffn.latent_size=1000000000000": r"ffn.latent_size is 1000000000000; .* at most 2147483647",
     "ffn.router.routed_scaling_factor=nan": r"ffn.router.routed_scaling_factor is nan; .*finite",
 }
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mlpkit.figures.canvas import PictureError
-from mlpkit.figures.charts import Chart, Scale, clipped, scale_over, short
+from mlpkit.figures.charts import Chart, Scale, clipped, scale_over, short, tick
 from mlpkit.figures.comparison import (
     Curve,
     Effect,
@@ -62,7 +62,7 @@ def test_ticks_of_a_logarithm_are_powers_of_ten_with_steps_between_where_few():
     narrow = Scale(low=2e5, high=3e6, start=0, end=1, log=True).ticks()
     assert narrow == [3e5, 1e6, 3e6]
     tiny = Scale(low=8.2e5, high=8.3e5, start=0, end=1, log=True).ticks()
-    assert all(8.2e5 <= tick <= 8.3e5 for tick in tiny)
+    assert all(8.2e5 <= value <= 8.3e5 for value in tiny)
     assert len(tiny) >= 3
 
 
@@ -85,6 +85,18 @@ def test_a_scale_over_one_value_or_several_has_a_margin():
 )
 def test_a_number_is_written_short(value, written):
     assert short(value) == written
+
+
+@pytest.mark.parametrize("high", [115_070, 115_900, 117_000, 1.15008e9 + 3, 2.30012])
+@pytest.mark.parametrize("below", [1e-3, 3e-5, 1e-6, 2e-9])
+@pytest.mark.parametrize("log", [False, True])
+def test_ticks_of_nearly_equal_values_are_told_apart(high, below, log):
+    ticks = scale_over([high * (1 - below), high], 0, 1, log=log).ticks()
+    written = [tick(value) for value in ticks]
+    assert len(set(written)) == len(written) >= 3
+    powers = {"k": 1e3, "M": 1e6, "G": 1e9}
+    read = [float(text.rstrip("kMG")) * powers.get(text[-1], 1) for text in written]
+    assert read == pytest.approx(ticks, rel=1e-12)
 
 
 def test_the_points_of_a_curve_carry_its_exact_values():

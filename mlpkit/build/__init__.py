@@ -7,12 +7,14 @@ from mlpkit.build.ffns import (
     ffn_label,
     ffn_options,
 )
+from mlpkit.build.hollow import UncountableError, hollow_model
 from mlpkit.build.models import build_data, build_model
 from mlpkit.build.parts import BuildError, Component, derived_seed, plain, seeded
 
 __all__ = [
     "BuildError",
     "Component",
+    "UncountableError",
     "build_activation",
     "build_data",
     "build_ffn",
@@ -21,6 +23,7 @@ __all__ = [
     "effective_activation",
     "ffn_label",
     "ffn_options",
+    "hollow_model",
     "plain",
     "seeded",
 ]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from mlpkit.compose import first_line
 from mlpkit.registry import suggestion
 from mlpkit.schema import option_parameters
 from mlpkit.specs import Spec, resolve
@@ -61,7 +62,7 @@ def construct(noun: str, spec: Spec, arguments: dict[str, Any]) -> Any:
     try:
         return target(**arguments)
     except (TypeError, ValueError) as error:
-        raise BuildError(f"{noun} {spec.name!r}: {error}") from error
+        raise BuildError(f"{noun} {spec.name!r}: {first_line(error)}") from error
 
 
 def require_sizes(**sizes: Any) -> None:

@@ -35,7 +35,7 @@ VERBS = {
 PASSED_ON = ("train",)
 EPILOG = """\
 examples:
-  mlpkit train                                  the default: a dense SwiGLU on real text
+  mlpkit train  # the default: a dense SwiGLU on real text
   mlpkit train ffn=gated activation=gelu training=quick
   mlpkit train -m ffn=naive,gated,swiglu training=quick
   mlpkit describe ffn=naive model=small

@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"wrote ./{folder.name}: the activation {word}_act and the FFN {word}\n")
     print(f"  pip install -e ./{folder.name}")
     print(f"  mlpkit show ffn {word}")
-    print(f"  mlpkit train -m ffn=swiglu,{word} training=quick")
-    print(f"  pytest {folder.name}")
+    print(f"  mlpkit train -m ffn=swiglu,{word} seed=0,1,2 match=params training=quick")
+    print(f"  mlpkit check {folder.name}")
     return 0
 
 

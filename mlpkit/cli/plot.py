@@ -23,7 +23,8 @@ def configure(parser: argparse.ArgumentParser, verb: str) -> None:
         "names",
         nargs="+",
         metavar="NAME",
-        help="a registered name, with options if you like: leaky_relu:negative_slope=0.2",
+        help="a registered name or a preset, with options if you like: "
+        "leaky_relu:negative_slope=0.2",
     )
     parser.add_argument(
         "-o",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlpkit.configs.run import option
+from mlpkit.sizing import LARGEST
 
 
 @dataclass(kw_only=True)
@@ -14,7 +15,7 @@ class DenseConfig:
 
     name: str
     activation: Any = None  # name or mapping; null: the run's, else the FFN's own default
-    intermediate_size: int | str | None = None  # width, or a rule: 8/3, 4x, pi; null: its default
+    intermediate_size: int | str | None = None  # or a rule: 8/3, 4x, pi, llama; null: its default
     bias: bool = False  # biases on every projection
     dropout: float = option(0.0, "probability, on the output", minimum=0, below=1)
 
@@ -70,7 +71,7 @@ class ClampedGatedConfig:
     """Options of GPT-OSS's clamped gated FFN, whose gate has no other activation."""
 
     name: str = "clamped_gated"
-    intermediate_size: int | str | None = None  # width, or a rule: 8/3, 4x, pi; null: 8/3
+    intermediate_size: int | str | None = None  # width, or a rule: 8/3, 4x, pi, llama; null: 8/3
     alpha: float = option(1.702, "slope of the sigmoid: 1.702 is near GELU, 1 is SiLU")
     limit: float = option(7.0, "largest gate, and largest size of the up half", above=0)
     up_offset: float = option(1.0, "added to the clamped up half")
@@ -90,4 +91,6 @@ class LowRankConfig(DenseConfig):
     """Options of the low-rank FFN."""
 
     name: str = "low_rank"
-    rank: int | None = option(None, "R of all three projections; null: H/4", minimum=1)
+    rank: int | None = option(
+        None, "R of all three projections; null: H/4", minimum=1, maximum=LARGEST
+    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlpkit.configs.run import option
-from mlpkit.sizing import MULTIPLE, round_up
+from mlpkit.configs.run import MOST, option
+from mlpkit.sizing import LARGEST, MULTIPLE, round_up
 
 
 class ExpertListError(ValueError):
@@ -25,8 +25,8 @@ class MoEConfig:
     """Options of the MoE."""
 
     name: str = "moe"
-    num_experts: int = option(8, "E", minimum=1)
-    num_experts_per_tok: int = option(2, "K, experts per token, at most E", minimum=1)
+    num_experts: int = option(8, "E", minimum=1, maximum=MOST)
+    num_experts_per_tok: int = option(2, "K, experts per token, at most E", minimum=1, maximum=MOST)
     expert: Any = field(default_factory=lambda: {"name": "swiglu"})  # name or mapping of an FFN
     experts: Any = None  # instead of expert, several types: mappings with num_experts each
     shared: Any = None  # name or mapping of an FFN that every token passes; null: none
@@ -37,7 +37,7 @@ class MoEConfig:
     balance: Any = field(default_factory=_balance)  # term → coefficient, or mapping of options
     backend: Any = "auto"  # auto | loop | grouped | padded | gather, or a plugin's
     latent_size: int | None = option(
-        None, "width that the experts work in; null: the hidden size", minimum=1
+        None, "width that the experts work in; null: the hidden size", minimum=1, maximum=LARGEST
     )
     capacity_factor: float | None = option(
         None, "rows that an expert takes over its even share; null: all", above=0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mlpkit.configs.run import option
+from mlpkit.configs.run import MOST, option
 
 OVER_LAYERS = ("mean", "sum", "pooled")
 SIDES = ("output", "input")
@@ -28,8 +28,12 @@ class TopKConfig:
     bias: bool = False  # learned bias of the logits
     selection_bias: bool = False  # buffer that selects and never weighs
     choose_by: str = option("scores", "what is compared", choices=("scores", "logits"))
-    n_group: int = option(1, "groups of neighbouring experts; divides num_experts", minimum=1)
-    topk_group: int = option(1, "groups a token may choose from, at most n_group", minimum=1)
+    n_group: int = option(
+        1, "groups of neighbouring experts; divides num_experts", minimum=1, maximum=MOST
+    )
+    topk_group: int = option(
+        1, "groups a token may choose from, at most n_group", minimum=1, maximum=MOST
+    )
     group_score: str = option("max", "what a group is worth", choices=("max", "top2"))
     group_fill: str = option("-inf", "what rejected experts compete with", choices=("-inf", "zero"))
     norm_topk_prob: bool = True  # divide a token's weights by their norm

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-LARGEST = 2**31 - 1  # of a size: torch has no words for products of larger ones
+from mlpkit.sizing import LARGEST
+
+MOST = 10_000  # layers or experts: each is a module, and a model of so many takes minutes to build
 
 
 def option(default: Any, doc: str, **limits: Any) -> Any:
@@ -24,7 +26,7 @@ class ModelConfig:
     """The decoder around the FFN."""
 
     hidden_size: int = option(128, "H, width of the residual stream", minimum=1, maximum=LARGEST)
-    num_layers: int = option(4, "number of blocks (attention + FFN)", minimum=1, maximum=10_000)
+    num_layers: int = option(4, "number of blocks (attention + FFN)", minimum=1, maximum=MOST)
     num_attention_heads: int = option(4, "query heads", minimum=1, maximum=LARGEST)
     num_key_value_heads: int = option(2, "key and value heads; divides the query heads", minimum=1)
     head_dim: int | None = option(

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from mlpkit.build import build_model
+from mlpkit.build import hollow_model
 from mlpkit.convert.families import Family
 from mlpkit.convert.folders import WeightsError
 from mlpkit.convert.layout import LayoutError, Rule
@@ -90,9 +89,7 @@ def shapes_of(config: DictConfig, vocab_size: int) -> dict[str, Tensor]:
         config: Its configuration.
         vocab_size: Rows of its embedding.
     """
-    with torch.device("meta"):
-        model = build_model(config, tokenizer=Vocabulary(vocab_size))
-    return dict(model.state_dict())
+    return dict(hollow_model(config, tokenizer=Vocabulary(vocab_size)).state_dict())
 
 
 def rules_of(family: Family, num_layers: int) -> list[Rule]:

@@ -20,7 +20,8 @@ class GatedFFN(FeedForward):
     Args:
         hidden_size: H, width of input and output.
         activation: The gate's non-linearity, elementwise on (..., I).
-        intermediate_size: I, or a rule ("8/3", "4x", "pi"); None: 8/3·H up to a multiple of 64.
+        intermediate_size: I, or a rule ("8/3", "4x", "pi", "llama"); None: 8/3·H up to a
+            multiple of 64.
         bias: Whether the three projections have biases.
         dropout: Probability in [0, 1) of zeroing an output element in training.
 
@@ -62,7 +63,8 @@ class ClampedGatedFFN(FeedForward):
 
     Args:
         hidden_size: H, width of input and output.
-        intermediate_size: I, or a rule ("8/3", "4x", "pi"); None: 8/3·H up to a multiple of 64.
+        intermediate_size: I, or a rule ("8/3", "4x", "pi", "llama"); None: 8/3·H up to a
+            multiple of 64.
         alpha: Slope of the sigmoid, finite: 1.702 is close to GELU, 1 is SiLU.
         limit: Above 0: the largest gate before its sigmoid, and largest size of the up half.
         up_offset: Added to the clamped up half, so that a gate passes also where up is 0.
@@ -127,7 +129,8 @@ class OutputGatedFFN(FeedForward):
     Args:
         hidden_size: H, width of input and output.
         activation: The inner gate's non-linearity, elementwise on (..., I).
-        intermediate_size: I, or a rule ("8/3", "4x", "pi"); None: 8/3·H up to a multiple of 64.
+        intermediate_size: I, or a rule ("8/3", "4x", "pi", "llama"); None: 8/3·H up to a
+            multiple of 64.
         bias: Whether the three projections have biases; the output gate has none.
         dropout: Probability in [0, 1) of zeroing an output element in training.
 

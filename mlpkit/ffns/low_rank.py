@@ -47,7 +47,8 @@ class LowRankFFN(FeedForward):
     Args:
         hidden_size: H, width of input and output.
         activation: The gate's non-linearity, elementwise on (..., I).
-        intermediate_size: I, or a rule ("8/3", "4x", "pi"); None: 8/3·H up to a multiple of 64.
+        intermediate_size: I, or a rule ("8/3", "4x", "pi", "llama"); None: 8/3·H up to a
+            multiple of 64.
         rank: R, at least 1, of all three projections; None: H/4, about a third of the parameters.
         bias: Whether the three projections have biases.
         dropout: Probability in [0, 1) of zeroing an output element in training.

@@ -20,7 +20,7 @@ class NaiveFFN(FeedForward):
     Args:
         hidden_size: H, width of input and output.
         activation: The non-linearity, elementwise on (..., I).
-        intermediate_size: I, or a rule ("8/3", "4x", "pi"); None: 4·H.
+        intermediate_size: I, or a rule ("8/3", "4x", "pi", "llama"); None: 4·H.
         bias: Whether both projections have biases.
         inner_dropout: Probability in [0, 1) of zeroing an activated element in training.
         inner_norm: Norm of the I activated elements, as in NormFormer (Shleifer 2021,

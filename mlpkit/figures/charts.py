@@ -13,6 +13,7 @@ from mlpkit.figures.canvas import PictureError, Theme, theme
 from mlpkit.figures.fonts import VIEWERS
 
 Label = str | Mapping[str, str]  # one text for all languages, or one for each
+EXACT = 12  # digits: ticks are round within as many, and zeros at their end are not written
 SHAPES = 7  # colours of a theme; series beyond them repeat the colours with other dashes
 UNWRITABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
@@ -91,7 +92,7 @@ class Scale:
         step = min(steps, key=lambda step: abs(span / step - count))
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
-        return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
+        return [float(f"{index * step:.{EXACT}g}") for index in range(first, last + 1)]
 
     def _log_ticks(self, count: int) -> list[float]:
         """Powers of ten and, where these are few, 2 and 5 times them; none within a small range."""
@@ -126,15 +127,26 @@ def scale_over(
     return Scale(low=low - pad, high=high + pad, start=start, end=end)
 
 
-def short(value: float) -> str:
-    """A number for an axis or a table: three or four digits and k, M, G, T, P or E."""
+def short(value: float, *, digits: int = 3) -> str:
+    """A number for an axis or a table: a few digits and k, M, G, T, P or E.
+
+    Args:
+        value: The number.
+        digits: At most so many before the letter, and one more where there is no letter.
+    """
     if value == 0 or not math.isfinite(value):
         return f"{value:g}".replace("-", "−")
     sign, size = ("−" if value < 0 else ""), abs(value)
     for power, letter in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if float(f"{size:.3g}") >= 10.0**power:
-            return f"{sign}{float(f'{size / 10.0**power:.3g}'):g}{letter}"
-    return f"{sign}{size:.4g}"
+        if float(f"{size:.{digits}g}") >= 10.0**power:
+            scaled = float(f"{size / 10.0**power:.{digits}g}")
+            return f"{sign}{scaled:.15g}{letter}"
+    return f"{sign}{size:.{digits + 1}g}"
+
+
+def tick(value: float) -> str:
+    """A round number at an axis, with all its digits: between 115k and 115.5k they tell."""
+    return short(value, digits=EXACT)
 
 
 class Chart:
@@ -204,11 +216,11 @@ class Chart:
         for value in y.ticks():
             place = y(value)
             self.add(f'<path class="grid" d="M{x.start} {place}H{x.end}"/>')
-            self.text(x.start - 6, place + 3.5, short(value), kind="tick", anchor="end")
+            self.text(x.start - 6, place + 3.5, tick(value), kind="tick", anchor="end")
         for value in x.ticks():
             place = x(value)
             self.add(f'<path class="axis" d="M{place} {y.start}v4"/>')
-            self.text(place, y.start + 15, short(value), kind="tick", anchor="middle")
+            self.text(place, y.start + 15, tick(value), kind="tick", anchor="middle")
         self.add(f'<path class="axis" d="M{x.start} {y.start}H{x.end}"/>')
         self.text((x.start + x.end) / 2, y.start + 31, x_label, anchor="middle")
         self.text(13, (y.start + y.end) / 2, y_label, anchor="middle", turn=-90)

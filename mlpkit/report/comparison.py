@@ -110,7 +110,7 @@ def compare_group(
     rows = [replace(row, notes=notes(row, base_row)) for row in rows]
     group = Group(
         index=base.group,
-        identity=ranking_identity(base),
+        identity=ranking_identity(base) | {"data": (base.ok or base.runs)[0].data_label},
         names=tuple(row.variant.name for row in _by_score(rows, lower)),
         baseline=base.name,
         noise=_noise(fitted, variants, base, metric=metric),

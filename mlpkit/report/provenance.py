@@ -36,7 +36,7 @@ def facts(runs: Sequence[Run]) -> list[Fact]:
     for key, read in READERS.items():
         by_value: dict[str, list[str]] = {}
         for run in readable:
-            by_value.setdefault(_text(read(run.result)), []).append(run.id)
+            by_value.setdefault(_text(read(run)), []).append(run.id)
         if any(by_value):
             order = sorted(by_value.items(), key=lambda item: -len(item[1]))
             found.append(Fact(key=key, values=tuple((v, tuple(ids)) for v, ids in order)))
@@ -51,33 +51,24 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _git(result: Mapping[str, Any]) -> str:
-    git = result.get("git")
+def _git(run: Run) -> str:
+    git = run.result.get("git")
     if not isinstance(git, Mapping) or not git.get("commit"):
         return ""
     return f"{str(git['commit'])[:12]}{' *' if git.get('dirty') else ''}"
 
 
-def _of_data(*keys: str) -> Callable[[Mapping[str, Any]], str]:
-    def read(result: Mapping[str, Any]) -> str:
-        data = result.get("data")
-        data = data if isinstance(data, Mapping) else {}
-        return " ".join(str(data[key]) for key in keys if data.get(key) is not None)
-
-    return read
+def _recorded(key: str) -> Callable[[Run], Any]:
+    return lambda run: run.result.get(key)
 
 
-READERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "mlpkit": lambda result: result.get("mlpkit"),
+READERS: dict[str, Callable[[Run], Any]] = {
+    "mlpkit": _recorded("mlpkit"),
     "git": _git,
-    "torch": lambda result: result.get("torch"),
-    "python": lambda result: result.get("python"),
-    "computing": lambda result: result.get("computing"),
-    "hardware": lambda result: result.get("hardware"),
-    "threads": lambda result: result.get("threads"),
-    "data": _of_data("name", "fingerprint"),
-    "tokenizer": _of_data("tokenizer"),
-    "plugins": lambda result: result.get("plugins"),
+    **{key: _recorded(key) for key in ("torch", "python", "computing", "hardware", "threads")},
+    "data": lambda run: run.data_label,
+    "tokenizer": lambda run: run.data.get("tokenizer"),
+    "plugins": _recorded("plugins"),
 }
 
 

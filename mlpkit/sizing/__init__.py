@@ -28,6 +28,7 @@ from mlpkit.sizing.solving import (
     nearest_width,
 )
 from mlpkit.sizing.widths import (
+    LARGEST,
     MULTIPLE,
     WIDTH_RULES,
     WidthError,
@@ -42,6 +43,7 @@ from mlpkit.sizing.widths import (
 )
 
 __all__ = [
+    "LARGEST",
     "MULTIPLE",
     "WIDTH_RULES",
     "BudgetError",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
+LARGEST = 2**31 - 1  # of a size: torch has no words for products of larger ones
 MULTIPLE = 64  # widths are rounded up to it: odd widths run slower on every matrix engine
 LLAMA = re.compile(r"llama(:(?P<multiplier>\d+(\.\d+)?)(:(?P<multiple>\d+))?)?\Z")
 LLAMA_FORM = "llama[:multiplier[:multiple]]"
@@ -72,13 +73,13 @@ def resolve_width(value: int | str | None, hidden_size: int, rule: str) -> int:
     """The intermediate size that an option means.
 
     Args:
-        value: An explicit width, always kept; the name of a rule ("8/3", "4x", "pi", "llama",
-            "llama:1.3", "llama:1.3:1024"); or None.
+        value: An explicit width, at most 2**31 - 1, always kept; the name of a rule ("8/3", "4x",
+            "pi", "llama", "llama:1.3", "llama:1.3:1024"); or None.
         hidden_size: H, at least 1.
         rule: The rule that None stands for.
 
     Raises:
-        WidthError: The value is not positive, or names no rule.
+        WidthError: The value is not positive, too large, or names no rule.
     """
     if isinstance(value, bool) or not isinstance(value, int | str | None):
         raise WidthError(f"intermediate_size is {value!r}; give a whole number ≥ 1 or a rule")
@@ -86,6 +87,8 @@ def resolve_width(value: int | str | None, hidden_size: int, rule: str) -> int:
         raise WidthError(
             f"intermediate_size is {value}; give a whole number ≥ 1, or null for {rule}"
         )
+    if isinstance(value, int) and value > LARGEST:
+        raise WidthError(f"intermediate_size is {value}; it must be at most {LARGEST}")
     if isinstance(value, int):
         return value
     name = rule if value is None else value

@@ -42,9 +42,13 @@ class State(NamedTuple):
 
 
 def read_state(path: Path) -> State:
-    """The state of the job in a directory; a damaged record reads as lost."""
+    """The state of the job in a directory; damaged it reads as lost, with a link as failed."""
     from mlpkit.training.run_directory import RunDirectoryError, is_held, read_result
 
+    try:
+        require_own(path)
+    except RunDirectoryError as error:  # whatever its record says, nothing can go on there
+        return State("failed", {"error": str(error)})
     try:
         result = read_result(path)
     except RunDirectoryError:
@@ -70,21 +74,32 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         RunDirectoryError: Somebody does, or what is in it, and may be removed, lies elsewhere.
     """
-    from mlpkit.training.run_directory import RunDirectoryError, require_own_files
     from mlpkit.training.run_directory.lock import hold
+
+    require_own(path)
+    path.mkdir(parents=True, exist_ok=True)
+    lock = hold(path)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def require_own(path: Path) -> None:
+    """Refuses a job's directory that lies elsewhere, or holds what does; there may be none.
+
+    Raises:
+        RunDirectoryError: It is a link, or holds a link, a pipe or a device.
+    """
+    from mlpkit.training.run_directory import RunDirectoryError, require_own_files
 
     if path.is_symlink():
         raise RunDirectoryError(
             f"{path} is a link to {path.readlink()}, and a sweep empties the directory of a job "
             f"before it runs; remove the link, or link {SWEEP_ROOT} as a whole"
         )
-    path.mkdir(parents=True, exist_ok=True)
-    require_own_files(path)
-    lock = hold(path)
-    try:
-        yield
-    finally:
-        lock.release()
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        require_own_files(path)
 
 
 def clear(path: Path) -> None:

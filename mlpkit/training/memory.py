@@ -8,6 +8,7 @@ import sys
 import torch
 from omegaconf import DictConfig
 
+from mlpkit.build.hollow import UNCOUNTABLE, is_uncountable
 from mlpkit.compose import ConfigError
 from mlpkit.describe import Description, describe
 from mlpkit.sizing import bytes_text, training_memory
@@ -16,12 +17,6 @@ from mlpkit.training.precision import choose_precision
 # The count of activations is in float32, and kernels that recompute need less: what is over by
 # less than this may still fit.
 SLACK = 2.0
-UNCOUNTABLE = (RuntimeError, OverflowError, TypeError)  # what torch has raised for such sizes
-
-
-def is_uncountable(error: Exception) -> bool:
-    """Whether an error of torch means more bytes, or elements, than a number can say."""
-    return any(word in str(error).lower() for word in ("overflow", "too large"))
 
 
 def require_memory(config: DictConfig) -> Description:

@@ -53,7 +53,9 @@ def test_a_model_is_the_same_here_and_after_going_back(case, tmp_path):
     counts = {"s": 1}
     for move in match(read.family, gradients, Memory(wanted), counts).moves:
         for name, gradient in move.read(wanted.__getitem__).items():
-            torch.testing.assert_close(gradients.pop(name), gradient, rtol=1e-4, atol=1e-4)
+            # an element is a sum whose terms are as large as the largest one, and round as they do
+            atol = max(1e-4, 2e-6 * float(gradient.abs().max()))
+            torch.testing.assert_close(gradients.pop(name), gradient, rtol=1e-4, atol=atol)
     assert not gradients
 
     written = export_model(
@@ -210,7 +212,7 @@ def test_a_window_is_let_pass_when_it_is_asked_for(tmp_path):
     read = read_checkpoint(folder, allow=["sliding_window"])
     model = ours(read, tmp_path / "model.safetensors")
     expected = load(folder)(tokens(length=60)).logits
-    torch.testing.assert_close(model(tokens(length=60)), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model(tokens(length=60)), expected, rtol=1e-5, atol=3e-5)
 
 
 def test_a_tied_head_that_is_saved_again_is_known_and_another_is_refused(tmp_path):

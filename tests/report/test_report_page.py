@@ -253,6 +253,11 @@ def test_a_statement_is_filled_in_and_none_is_a_dash():
     assert "moe (1、2)、a&lt;b (0)" in said
     assert fill("{a}", {"a": list(range(20))}, "en") == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 … +10"
     assert fill("{a:score} {b:term}", {"a": None, "b": ["lost", "x"]}, "zh") == "– 丢失、x"
+    counts = {"ok": 2, "failed": 1, "other": 0, "total": 3}
+    assert "2 of 3 runs finished; 1 failed.<" in say(Statement(key="runs", values=counts))
+    told = say(Statement(key="runs", values=counts | {"other": 4, "total": 7}))
+    assert "2 of 7 runs finished; 1 failed; 4 did neither.<" in told
+    assert "7 次运行中完成 2 次，失败 1 次，其他 4 次。<" in told
     grouped = say(Statement(key="one_seed", values={"group": 1}), several=True)
     assert "Group 2: One seed" in grouped
     assert "第 2 组: 只有" in grouped.replace("：", ": ")
@@ -383,6 +388,9 @@ def test_several_groups_have_a_table_each(tmp_path):
     page = read(write_report([tmp_path], out=tmp_path / "out"))
     assert (len(page.table("rows-1")), len(page.table("rows-2"))) == (2, 1)
     assert "Group 2" in page.rawdata_
+    for data in ("pystdlib 5e1f5e1f", "text ffff"):  # with its source, in verdict and note
+        assert page.rawdata_.count(f": data {data}, tokenizer bytes") == 1
+        assert page.rawdata_.count(f"Data {data}, tokenizer bytes") == 1
     assert page.table("rows-2")[0]["variant"]["data-v"].endswith("note=b")
 
 

@@ -141,6 +141,6 @@ def test_a_single_run_without_logged_costs_is_drawn_by_what_it_has(tmp_path):
     bare = [{k: v for k, v in line.items() if k not in ("tokens", "seconds")} for line in lines]
     (tmp_path / "a" / "metrics.jsonl").write_text("\n".join(map(json.dumps, bare)))
     tokens = titles(figures.plot_curves(tmp_path))
-    assert tokens[0].endswith("@ 4.1M")
+    assert tokens[0].endswith("@ 4.096M")
     assert "[" not in tokens[0]  # one seed has no band
     assert titles(figures.plot_curves(tmp_path, x="seconds")) == []

@@ -1,3 +1,5 @@
+"""What papers report beside what was measured: for runs of an experiment that says it alone."""
+
 import json
 import re
 

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ from mlpkit.training.progress import Meter, clock
 from mlpkit.training.run_directory import (
     RunDirectory,
     RunDirectoryError,
+    files,
     load_config,
     load_run,
     read_result,
@@ -172,6 +174,36 @@ def test_write_atomically_leaves_the_old_file_when_writing_fails(
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_kill_left_half_written_goes_when_the_run_is_opened_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    RunDirectory.create(run).write_result({"status": "failed", "pid": 1})
+    (run / ".notes.of_mine").write_text("kept")
+    kills = (
+        "import os, runpy, signal, sys; from pathlib import Path\n"
+        "os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "runpy.run_path(sys.argv[1])['write_atomically'](Path(sys.argv[2]), b'{')"
+    )
+    for name in ("result.json", "model.safetensors"):
+        line = [sys.executable, "-c", kills, files.__file__, str(run / name)]
+        assert subprocess.run(line).returncode == -signal.SIGKILL
+    names = {".lock", ".notes.of_mine", "result.json"}
+    left = {p.name for p in run.iterdir()} - names
+    assert sorted(name[:8] for name in left) == [".model.s", ".result."]
+    assert read_result(run)["status"] == "failed"
+    RunDirectory.create(run)
+    assert {p.name for p in run.iterdir()} == names
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_refused_directory_is_left_as_it_was(tmp_path: Path, resume: bool) -> None:
+    (tmp_path / "notes.txt").write_text("of somebody")
+    (tmp_path / ".a.abcdefgh.tmp").write_text("of somebody else")
+    for _ in range(2):
+        with pytest.raises(RunDirectoryError, match="holds other files"):
+            RunDirectory.create(tmp_path, resume=resume)
+    assert {p.name for p in tmp_path.iterdir()} == {"notes.txt", ".a.abcdefgh.tmp"}
 
 
 def test_default_directories_of_one_second_do_not_collide(

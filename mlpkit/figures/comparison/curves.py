@@ -119,7 +119,7 @@ def _draw_curve(chart: Chart, curve: Curve, x: Scale, y: Scale) -> None:
         place = f'cx="{left:g}" cy="{up:g}"'
         if every == 1:
             chart.add(f'<circle class="dot" {place} r="2.6"/>')
-        words = tip(f"{curve.name}: {b:.5g}{span} @ {short(a)}")
+        words = tip(f"{curve.name}: {b:.5g}{span} @ {short(a, digits=6)}")
         chart.add(f'<circle class="hit" {place} r="7">{words}</circle>')
     chart.add("</g>")
 

@@ -17,7 +17,7 @@ from mlpkit.figures.charts import (
     Scale,
     clipped,
     scale_over,
-    short,
+    tick,
     tip,
 )
 
@@ -70,7 +70,7 @@ def draw_effects(
     floor = TOP + line * rows
     for value in x.ticks():
         chart.add(f'<path class="grid" d="M{x(value):g} {TOP:g}V{floor:g}"/>')
-        chart.text(x(value), floor + 14, short(value), kind="tick", anchor="middle")
+        chart.text(x(value), floor + 14, tick(value), kind="tick", anchor="middle")
     chart.text((200 + WIDTH - RIGHT) / 2, floor + 31, x_label, anchor="middle")
     base = TOP
     for number, effect in enumerate(effects):

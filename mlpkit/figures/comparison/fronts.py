@@ -104,7 +104,7 @@ def _draw_point(chart: Chart, point: Point, x: Scale, y: Scale) -> None:
     if point.low is not None and point.high is not None:
         words += f" [{point.low:.5g}, {point.high:.5g}]"
         chart.add(f'<path class="whisker" d="M{left:g} {y(point.low):g}V{y(point.high):g}"/>')
-    words = tip(f"{words} @ {short(point.x)}")
+    words = tip(f"{words} @ {short(point.x, digits=6)}")
     chart.add(f'<circle class="dot" cx="{left:g}" cy="{up:g}" r="5">{words}</circle></g>')
 
 

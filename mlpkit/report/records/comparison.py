@@ -73,7 +73,8 @@ class Group:
 
     Args:
         index: Its number, from 0.
-        identity: What its variants share: ``data``, ``tokenizer``, ``tokens``.
+        identity: What its variants share: ``data`` with its source's name, ``tokenizer``,
+            ``tokens``.
         names: The variants, in the order of the rows.
         baseline: The variant that the others are compared with.
         noise: The noise of its runs.

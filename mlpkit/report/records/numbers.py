@@ -67,7 +67,7 @@ class Noisiest:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How much a score varies for no reason.
+    """How much a score varies by chance.
 
     Args:
         sd: Standard deviation of a run around variant + seed; None without degrees of freedom.

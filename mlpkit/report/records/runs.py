@@ -81,6 +81,12 @@ class Run:
         """Name and fingerprints of data and tokenizer."""
         return _mapping(self.result.get("data"))
 
+    @property
+    def data_label(self) -> str:
+        """The data by the name of its source and its fingerprint; empty if neither is known."""
+        known = (self.data.get(key) for key in ("name", "fingerprint"))
+        return " ".join(str(value) for value in known if value is not None)
+
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

@@ -47,6 +47,8 @@ class Writer(Formatter):
         if format_spec == "term":
             words = TERMS.get(str(value), (str(value), str(value)))
             return words[LANGUAGES.index(self.lang)]
+        if format_spec == "others":  # a clause that is not needed when there are none
+            return word("others", self.lang, count=value) if value else ""
         if not isinstance(value, int | float) or isinstance(value, bool) or not format_spec:
             return str(value)
         return FORMATS[format_spec](value)

@@ -6,6 +6,7 @@ PAGE: dict[str, tuple[str, str]] = {
         "{runs} runs of {variants} variants, {ok} finished; the baseline is {baseline}",
         "{variants} 个变体的 {runs} 次运行，完成 {ok} 次；基线为 {baseline}",
     ),
+    "others": ("; {count} did neither", "，其他 {count} 次"),  # behind those that failed
     "verdict": ("Result", "结论"),
     "warnings": ("What weakens it", "需要注意"),
     "left_out": ("Left out", "未能读取"),

@@ -96,8 +96,8 @@ SENTENCES: dict[str, tuple[str, str]] = {
     "no_finished_run": ("No run has finished yet.", "尚无运行完成。"),
     # the verdict
     "runs": (
-        "{ok} of {total} runs finished; {failed} failed; {other} did neither.",
-        "{total} 次运行中完成 {ok} 次，失败 {failed} 次，其他 {other} 次。",
+        "{ok} of {total} runs finished; {failed} failed{other:others}.",
+        "{total} 次运行中完成 {ok} 次，失败 {failed} 次{other:others}。",
     ),
     "group": (
         "{variants}: data {data:brief}, tokenizer {tokenizer:brief}, {tokens:short} tokens.",
@@ -139,7 +139,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "参数量为 {parameters:ratio}。",
     ),
     "noise": (
-        "A run varies by {sd:score} for no reason (degrees of freedom: {df}); differences below "
+        "By chance alone a run varies by {sd:score} (degrees of freedom: {df}); differences below "
         "{detectable:score} cannot be told from noise.",
         "单次运行的随机波动为 {sd:score}（自由度 {df}）；小于 {detectable:score} "
         "的差异无法与噪声区分。",

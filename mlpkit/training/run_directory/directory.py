@@ -24,6 +24,7 @@ from mlpkit.training.run_directory.files import (
     RESULT,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    UNFINISHED,
     WEIGHTS,
     RunDirectoryError,
     require_own_files,
@@ -62,6 +63,8 @@ class RunDirectory:
                 path = _dated_directory(Path("outputs"))
             path.mkdir(parents=True, exist_ok=True)
             require_own_files(path)
+            if not (path / LOCK).exists():  # nobody is at it, and a folder of others gets no lock
+                _require_room(path, resume=resume)
             directory = cls(path, hold(path))
         except OSError as error:
             raise RunDirectoryError(
@@ -69,6 +72,7 @@ class RunDirectory:
             ) from error
         try:
             _require_room(path, resume=resume)
+            _remove_unfinished(path)
         except BaseException:
             directory.close()
             raise
@@ -152,7 +156,8 @@ class RunDirectory:
 
 def _require_room(path: Path, *, resume: bool) -> None:
     """Refuses a directory that a run cannot start in (or, with resume, go on in)."""
-    found = sorted(child.name for child in path.iterdir() if child.name != LOCK)
+    names = sorted(child.name for child in path.iterdir())
+    found = [name for name in names if name != LOCK and not UNFINISHED.match(name)]
     if not found:
         return
     if RESULT not in found:
@@ -170,6 +175,13 @@ def _require_room(path: Path, *, resume: bool) -> None:
             f"run_dir {path} holds checkpoints of a run with status {status!r}; resume=auto goes "
             "on from them, or choose another directory"
         )
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Removes what was being written when a process of the run was killed; the lock is held."""
+    for child in path.iterdir():
+        if UNFINISHED.match(child.name) and child.is_file():
+            child.unlink()
 
 
 def _dated_directory(root: Path) -> Path:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
 CONFIG, RESULT, METRICS = "config.yaml", "result.json", "metrics.jsonl"
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 TOKENIZER_CONFIG, CHECKPOINTS, LOCK = "tokenizer_config.json", "checkpoints", ".lock"
+UNFINISHED = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp\Z")  # what a kill within write_atomically leaves
 
 
 class RunDirectoryError(ValueError):
@@ -42,7 +44,7 @@ def require_own_files(directory: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file: readers see the old or the new one whole, also after a crash."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -7,17 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from mlpkit.build import build_model
-from mlpkit.compose import first_line
+from mlpkit.build import UncountableError, build_model, hollow_model
 from mlpkit.compose.untrusted import require_plain_file
 from mlpkit.data import Tokenizer, build_tokenizer
 from mlpkit.model import Decoder
-from mlpkit.training.memory import UNCOUNTABLE, is_uncountable
 from mlpkit.training.run_directory.files import (
     CONFIG,
     RESULT,
@@ -111,12 +108,9 @@ def load_run(path: Path) -> tuple[Decoder, Tokenizer, DictConfig]:
 def _require_sizes(path: Path, config: DictConfig, tokenizer: Tokenizer) -> None:
     """Refuses a configuration of a larger model than its weights, before memory is taken for it."""
     try:
-        with torch.device("meta"):
-            model = build_model(config, tokenizer=tokenizer)
-    except UNCOUNTABLE as error:
-        if not is_uncountable(error):
-            raise
-        raise RunDirectoryError(f"{path / CONFIG} is damaged: {first_line(error)}") from error
+        model = hollow_model(config, tokenizer=tokenizer)
+    except UncountableError as error:
+        raise RunDirectoryError(f"{path / CONFIG} is damaged: {error}") from error
     needed = sum(parameter.numel() for parameter in model.parameters())
     if (path / WEIGHTS).is_file() and (found := (path / WEIGHTS).stat().st_size) < needed:
         raise RunDirectoryError(
