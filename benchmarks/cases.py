@@ -18,6 +18,7 @@ class Case:
         title: What was done, sizes included.
         values: Contender to what it took, in ``unit``.
         unit: "s", "B", "tokens/s" or a number of its own.
+        medians: Contender to what it took as a rule, where ``values`` are the fastest calls.
         facts: Sizes and dtype, for programs.
         ours: The contender that stands for mlpkit; None: none does.
         floor: The contender that nobody can beat, a dense FFN of equal FLOPs; None: none.
@@ -32,6 +33,7 @@ class Case:
     title: str
     values: Mapping[str, float]
     unit: str = "s"
+    medians: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     ours: str | None = None
     floor: str | None = None
@@ -49,10 +51,18 @@ class Case:
     @property
     def ratio(self) -> float | None:
         """Ours over the best peer: of times and bytes the least, of rates the greatest."""
-        if self.ours not in self.values or not self.peers:
+        return self._over_peers(self.values)
+
+    @property
+    def median_ratio(self) -> float | None:
+        """The same of the medians: a call whose sizes are new has products compiled first."""
+        return self._over_peers(self.medians)
+
+    def _over_peers(self, values: Mapping[str, float]) -> float | None:
+        if self.ours not in values or not self.peers:
             return None
         best = max if self.unit == "tokens/s" else min
-        return self.values[self.ours] / best(self.peers.values())
+        return values[self.ours] / best(values[name] for name in self.peers)
 
     @property
     def over_floor(self) -> float | None:
@@ -63,7 +73,8 @@ class Case:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**asdict(self), "ratio": self.ratio, "over_floor": self.over_floor}
+        ratios = {"ratio": self.ratio, "median_ratio": self.median_ratio}
+        return {**asdict(self), **ratios, "over_floor": self.over_floor}
 
 
 def own(name: str) -> bool:
@@ -75,6 +86,7 @@ def from_timings(timings: Mapping[str, Timing], **rest: Any) -> Case:
     """A case of times."""
     return Case(
         values={name: timing.best for name, timing in timings.items()},
+        medians={name: timing.median for name, timing in timings.items()},
         kept=sum(timing.kept for timing in timings.values()),
         discarded=sum(timing.discarded for timing in timings.values()),
         **rest,

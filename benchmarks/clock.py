@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,12 +27,19 @@ class Timing:
         kept: Measurements taken undisturbed.
         discarded: Measurements during which other processes held the processor.
         fallback: The fastest of the discarded ones.
+        times: All measurements.
     """
 
     seconds: float = math.inf
     kept: int = 0
     discarded: int = 0
     fallback: float = field(default=math.inf, repr=False)
+    times: list[float] = field(default_factory=list, repr=False)
+
+    @property
+    def median(self) -> float:
+        """Seconds of the middle call, disturbed ones included: what a call takes as a rule."""
+        return statistics.median(self.times) if self.times else math.inf
 
     @property
     def best(self) -> float:
@@ -40,6 +48,7 @@ class Timing:
 
     def add(self, seconds: float, *, disturbed: bool) -> None:
         """Counts a measurement."""
+        self.times.append(seconds)
         if disturbed:
             self.discarded += 1
             self.fallback = min(self.fallback, seconds)

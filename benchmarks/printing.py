@@ -31,7 +31,8 @@ def verdicts(case: Case) -> list[str]:
     found = []
     if case.ratio is not None:
         goal = "" if case.target is None else f", target {sign(case)} {case.target:g}"
-        found.append(f"  ours over the best peer: {case.ratio:.2f}{goal}")
+        usual = "" if case.median_ratio is None else f", by medians {case.median_ratio:.2f}"
+        found.append(f"  ours over the best peer: {case.ratio:.2f}{usual}{goal}")
     if case.over_floor is not None:
         found.append(f"  ours over the floor: {case.over_floor:.2f}")
     if "target_seconds" in case.facts:

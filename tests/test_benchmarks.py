@@ -99,6 +99,16 @@ def test_where_all_were_disturbed_the_fastest_is_told_as_such():
     assert line == "  2 of 2 measurements discarded: other processes held the processor"
 
 
+def test_what_a_call_takes_as_a_rule_is_told_beside_the_fastest():
+    timings = {"mlpkit": clock.Timing(), "peer": clock.Timing()}
+    for ours, peer in ((1.0, 2.0), (3.0, 4.0), (3.5, 9.0)):
+        timings["mlpkit"].add(ours, disturbed=False)
+        timings["peer"].add(peer, disturbed=peer > 8)
+    case = cases.from_timings(timings, part="moe", title="t", ours="mlpkit")
+    assert (case.ratio, case.median_ratio) == (0.5, 0.75)
+    assert printing.verdicts(case)[0] == "  ours over the best peer: 0.50, by medians 0.75"
+
+
 @pytest.mark.skipif(not clock.can_tell(), reason="the system does not tell")
 def test_time_spent_waiting_for_a_processor_is_seen():
     # Two busy threads of this process on one processor: each waits while the other runs.
