@@ -348,6 +348,17 @@ def test_wide_experts_on_the_meta_device_are_judged_without_memory():
     assert (experts.backend_name, experts.backend_reason) == ("grouped", "")
 
 
+def test_experts_too_large_for_a_witness_run_in_the_loop_and_say_why():
+    with torch.device("meta"):
+        odd = GatedFFN(hidden_size=2**13 - 1, intermediate_size=2**14, activation=nn.SiLU())
+    experts = Experts([odd, copy.deepcopy(odd)])
+    size = f"{3 * (2**13 - 1) * 2**14:,}"
+    assert (
+        experts.backend_reason == f"grouped: an expert of {size} numbers is too large to be tried"
+    )
+    assert experts.backend_name == "loop"
+
+
 def test_stacks_have_the_authors_names_with_the_experts_in_front():
     copies = copies_of(RandomBuffer)
     state = Experts(copies).state_dict()

@@ -17,6 +17,7 @@ COUNTS = (3, 0, 5)
 # part in float32.
 TOLERANCE = 1e-6
 LARGEST = 1 << 24  # tensor elements of an expert; a witness of more would take seconds and GBs
+UNTRIED = 1 << 28  # and of this many is not tried at all
 _verdicts: dict[Hashable, str] = {}
 
 
@@ -66,10 +67,12 @@ def _try(backend: type[Backend], template: nn.Module, tensors: Tensors) -> str:
         return str(error)
     # A narrow copy costs nothing and needs no memory for matrices of the real width; code that
     # knows its width by heart fails there, and then the real width decides.
-    divisor = _divisor(template)
+    divisor, elements = _divisor(template), sum(t.shape[1:].numel() for t in tensors.values())
+    if elements // divisor**2 > UNTRIED:
+        return f"an expert of {elements:,} numbers is too large to be tried"
     if divisor > 1:
         reason = _compare(backend, *_narrow(template, divisor))
-        if not reason or sum(t[0].numel() for t in tensors.values()) > LARGEST:
+        if not reason or elements > LARGEST:
             return reason
     return _compare(backend, *_sample(template, tensors))
 
