@@ -11,7 +11,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mlpkit.experts.shapes import compiles_shapes, rounded
 
-FEW = 32  # rows of an expert
+FEW = 32  # rows of an expert, up to which its weight is multiplied from the left
 
 
 def multiply(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
@@ -130,18 +130,19 @@ def grouped_outer(left: Tensor, right: Tensor, counts: Tensor) -> Tensor:
         return torch.bmm(lefts.transpose(1, 2), rights)
     out = left.new_empty(counts.shape[0], left.shape[1], right.shape[1])
     start, end, few = 0, sum(sizes), compiles_shapes(left)
+    left_is_wider = left.shape[1] >= right.shape[1]
     for expert, size in enumerate(sizes):
-        stop, room = start + size, start + (rounded(size) if few else size)
-        if size == 0:
+        if not size:
             out[expert].zero_()
-        elif room <= end:  # the next expert's rows, times zero
-            narrow = left.shape[1] < right.shape[1]
-            a = _filled(left[start:stop], room - stop) if narrow else left[start:room]
-            b = right[start:room] if narrow else _filled(right[start:stop], room - stop)
-            torch.mm(a.t(), b, out=out[expert])
-        else:
-            a, b = (_filled(side[start:stop], room - stop) for side in (left, right))
-            torch.mm(a.t(), b, out=out[expert])
+            continue
+        stop, room = start + size, start + (rounded(size) if few else size)
+        inside = room <= end  # then the wider side goes on into the next rows, times zeros
+        a, b = left[start:room], right[start:room]
+        if not (inside and left_is_wider):
+            a = _filled(left[start:stop], room - stop)
+        if not inside or left_is_wider:
+            b = _filled(right[start:stop], room - stop)
+        torch.mm(a.t(), b, out=out[expert])
         start = stop
     return out
 
