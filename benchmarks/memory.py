@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from .cases import Case, Effort
@@ -23,7 +24,7 @@ def run(effort: Effort) -> Iterator[Case]:
         for dtype in dtypes():
             layers, missing = contenders(shape, dtype, tokens, True)
             values = {
-                name: float(peak(step(layer, windows(shape.hidden, tokens, dtype), True)))
+                name: float(peak(layer, step(layer, windows(shape.hidden, tokens, dtype), True)))
                 for name, layer in layers.items()
             }
             words = said(shape.hidden, shape.width, tokens, dtype, True)
@@ -40,13 +41,19 @@ def run(effort: Effort) -> Iterator[Case]:
             )
 
 
-def peak(call: Call) -> int:
-    """Bytes that a second call holds at most beyond what was there before it.
+def peak(layer: nn.Module, call: Call) -> int:
+    """Bytes that a second call holds at most beyond what was there before it, gradients included.
 
     On a CPU torch's profiler tells every allocation; the process's own size would also count
     what the system's allocator keeps from earlier contenders.
+
+    Args:
+        layer: What is called.
+        call: A forward and a backward.
     """
     call()
+    # The profiler knows no sizes of blocks from before it, and guesses them when they are freed.
+    layer.zero_grad(set_to_none=True)
     if device() == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

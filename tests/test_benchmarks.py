@@ -197,7 +197,17 @@ def test_peak_memory_is_what_is_alive_at_once():
         third = torch.empty(300, dtype=torch.float32)
         return second, third
 
-    assert memory.peak(call) == 6000
+    assert memory.peak(torch.nn.Identity(), call) == 6000
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's count")
+def test_peak_memory_is_the_same_whoever_was_measured_before():
+    found = []
+    for width in (240, 2400, 240, 240):
+        layer = peers.SwiGLU(160, width)
+        call = layers.step(layer, layers.windows(160, 70, torch.float32), True)
+        found.append(memory.peak(layer, call))
+    assert found[0] == found[2] == found[3] < found[1]
 
 
 def test_the_exponent_of_a_power_law_is_found():
