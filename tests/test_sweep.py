@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,15 @@ def test_the_record_of_a_sweep_repeats_it(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.delenv("MLPKIT_PLUGIN_MODULES")
     assert command(["-m"]) == "mlpkit train -m"
+
+
+def test_the_sweeper_works_whichever_of_hydras_plugins_was_loaded_first():
+    code = (
+        "from mlpkit.sweep import conducting, sweeper\n"  # before Hydra looks for plugins
+        "from hydra.core.plugins import Plugins\n"
+        "Plugins.instance()\n"
+        "name = sweeper.choose_checked().partition('=')[2]\n"
+        "Plugins.instance().class_name_to_class[name](None)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.plugins import Plugins
+
+# When Hydra first loads its plugins it runs the file of this class once more, and the class that
+# was there before is no base for anything.
+Plugins.instance()
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper  # noqa: E402
 
 PREFIX = "hydra_plugins.mlpkit."  # Hydra looks for sweepers and launchers under such names alone
 
