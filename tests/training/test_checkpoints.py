@@ -457,7 +457,8 @@ def changed(folder: Path, change: tuple[str, str, float, bytes]) -> None:
     content = bytearray((folder / name).read_bytes())
     place = int(where * len(content))
     if how == "flip":
-        content[place] ^= value[0] or 1
+        if content:  # a change before this one may have left nothing
+            content[place] ^= value[0] or 1
     elif how == "cut":
         del content[place:]
     else:
