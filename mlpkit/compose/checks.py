@@ -240,9 +240,9 @@ def check_limits(key: str, node: DictConfig, schema: type) -> None:
             )
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's message: OmegaConf appends its internals below."""
-    return str(error).strip().partition("\n")[0]
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that says something: libraries append internals."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
 
 
 def unknown_key(key: str, known: Sequence[str], owner: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mlpkit.compose import first_line
 from mlpkit.training.checkpoints import CheckpointError, CheckpointStore
-from mlpkit.training.checkpoints.manifest import STATE, first_line
+from mlpkit.training.checkpoints.manifest import STATE
 from mlpkit.training.preamble import fingerprints
 from mlpkit.training.progress import Stopwatch
 from mlpkit.training.resume import Start

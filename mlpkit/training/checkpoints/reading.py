@@ -15,7 +15,8 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.serialization import _get_layout
 
-from mlpkit.training.checkpoints.manifest import METADATA, CheckpointError, entry, first_line
+from mlpkit.compose import first_line
+from mlpkit.training.checkpoints.manifest import METADATA, CheckpointError, entry
 
 SHOWN = 5  # differences in a message; more say nothing new
 

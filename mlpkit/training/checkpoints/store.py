@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 from torch import distributed as dist
 
+from mlpkit.compose import first_line
 from mlpkit.training.checkpoints.manifest import (
     STATE,
     STEP,
     CheckpointError,
-    first_line,
     read_json,
     sync_folder,
     verify,
