@@ -205,12 +205,11 @@ def _train(
     from rich.console import Console
 
     from mlpkit.training import train
-    from mlpkit.training.run_directory import hide_environment
+    from mlpkit.training.run_directory import hiding
 
     if resume:
         config.resume = "auto"
-    hide = partial(hide_environment, config=config)
-    with logged(path, hide, shown=plan.alone) if is_first() else nullcontext() as log:
+    with logged(path, hiding(config), shown=plan.alone) if is_first() else nullcontext() as log:
         try:
             result = train(
                 config, run_dir=path, overrides=overrides, console=Console(), match=match

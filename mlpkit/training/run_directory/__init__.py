@@ -18,6 +18,7 @@ from mlpkit.training.run_directory.lock import holder, is_held
 from mlpkit.training.run_directory.reading import load_run, read_lines, read_result
 from mlpkit.training.run_directory.saved_config import (
     hide_environment,
+    hiding,
     load_config,
     plain_config,
     read_config,
@@ -35,6 +36,7 @@ __all__ = [
     "RunDirectory",
     "RunDirectoryError",
     "hide_environment",
+    "hiding",
     "holder",
     "is_held",
     "load_config",

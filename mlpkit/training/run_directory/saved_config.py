@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,19 @@ def hide_environment(content: Any, config: DictConfig) -> Any:
         content: A text, or lists and mappings with texts in them.
         config: The configuration, not resolved.
     """
+    return hiding(config)(content)
+
+
+def hiding(config: DictConfig) -> Callable[[Any], Any]:
+    """``hide_environment`` for many texts, such as a log's: the configuration is read once.
+
+    Args:
+        config: The configuration, not resolved.
+    """
     names = set(NAMED.findall(OmegaConf.to_yaml(config)))
     values = {value: name for name in names if len(value := os.environ.get(name, "")) >= SHORTEST}
-    return _replaced(content, dict(sorted(values.items(), key=lambda item: -len(item[0]))))
+    longest_first = dict(sorted(values.items(), key=lambda item: -len(item[0])))
+    return partial(_replaced, values=longest_first)
 
 
 def _replaced(content: Any, values: Mapping[str, str]) -> Any:
