@@ -76,15 +76,12 @@ def record(found: Imported, source: Path) -> dict[str, Any]:
         found: The checkpoint.
         source: Where it was.
     """
-    import torch  # see run
-
-    from mlpkit.build import build_model
+    from mlpkit.build import hollow_model  # see run
     from mlpkit.convert.matching import Vocabulary
     from mlpkit.describe import describe
     from mlpkit.training.preamble import untrained
 
-    with torch.device("meta"):
-        model = build_model(found.config, tokenizer=Vocabulary(found.config.model.vocab_size))
+    model = hollow_model(found.config, tokenizer=Vocabulary(found.config.model.vocab_size))
     return {
         **untrained(found.config, describe(found.config, model), found.overrides),
         "imported": {

@@ -172,7 +172,8 @@ def _kind(backend: str | type[Backend]) -> type[Backend]:
 
 def _auto(template: nn.Module, tensors: Tensors, *, groupable: bool) -> Auto:
     if groupable:
-        return Auto(template, Grouped(template), Padded(template, grouped=Grouped(template)))
+        grouped = Grouped(template)
+        return Auto(template, grouped, Padded(template, grouped=grouped))
     narrow = row_cost(tensors) <= WIDEST  # also spares a witness of wide matrices
     fits = narrow and not verify(Padded, template, tensors)
     return Auto(template, Loop(template), Padded(template) if fits else None)
